@@ -1,0 +1,3 @@
+"""Headrace: Kafka's whole job in Python."""
+
+__version__ = "0.1.0"
