@@ -1,0 +1,118 @@
+"""Everything a broker takes from its surroundings, in one object: time, disk, dice, threads and the network.
+
+Production hands it the kernel's; the simulator hands it a seeded world. No other broker code may reach for them.
+"""
+
+import asyncio
+import os
+import random
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from typing import Any, Protocol, TypeVar
+
+from headrace.clock import Clock, SystemClock
+from headrace.storage.files import Disk, RealDisk
+
+T = TypeVar("T")
+
+SYNC_THREADS = 8
+WORK_THREADS = 4
+
+
+class Runtime(Protocol):
+    """The seam between the broker and the world."""
+
+    clock: Clock
+    disk: Disk
+    random: random.Random
+    loop: asyncio.AbstractEventLoop
+    can_sendfile: bool
+    """Sockets and files have kernel descriptors, so a slice of a file can go out without being read."""
+
+    def perf_counter(self) -> float:
+        """Seconds of high resolution for latency metrics."""
+        ...
+
+    def run_sync(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        """Run an fsync in a thread. Kept apart from other work, which may take seconds: an ack waits for this."""
+        ...
+
+    def run_in_thread(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
+        """Run blocking calls that release the interpreter lock: cold reads, deletions, recovery."""
+        ...
+
+    def run_in_process(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
+        """Run Python-heavy work (compaction) where it cannot hold the loop's interpreter lock."""
+        ...
+
+    async def listen(
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.AbstractServer, int]:
+        """Serve on an address; returns the server and the port it got."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SystemRuntime:
+    """The machine itself."""
+
+    can_sendfile = True
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, disk: Disk | None = None) -> None:
+        self.loop = loop
+        self.clock: Clock = SystemClock()
+        self.disk: Disk = disk if disk is not None else RealDisk()
+        self.random: random.Random = random.SystemRandom()
+        self._sync_threads = ThreadPoolExecutor(SYNC_THREADS, "headrace-sync")
+        self._threads = ThreadPoolExecutor(WORK_THREADS, "headrace-work")
+        self._processes: ProcessPoolExecutor | None = None
+
+    perf_counter = staticmethod(time.perf_counter)
+
+    def run_sync(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        return self.loop.run_in_executor(self._sync_threads, work)
+
+    def run_in_thread(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
+        return self.loop.run_in_executor(self._threads, work, *arguments)
+
+    def run_in_process(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
+        if self._processes is None:
+            # Spawned, not forked: a fork would inherit listening sockets and locks.
+            self._processes = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_quiet_child)
+        return self.loop.run_in_executor(self._processes, work, *arguments)
+
+    async def listen(
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.AbstractServer, int]:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                # "::" serves IPv4 as well, as it does for every Java server.
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.bind((host, port))
+            listener.setblocking(False)
+            server = await self.loop.create_server(protocol_factory, sock=listener, backlog=1024)
+        except BaseException:
+            listener.close()
+            raise
+        return server, listener.getsockname()[1]
+
+    def close(self) -> None:
+        self._sync_threads.shutdown(wait=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        if self._processes is not None:
+            self._processes.shutdown(wait=False, cancel_futures=True)
+
+
+def _quiet_child() -> None:
+    """A worker process must not die of the Ctrl-C that its parent turns into an orderly stop, and gives way to it."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(10)
