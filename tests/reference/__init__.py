@@ -1,0 +1,1 @@
+"""Apache Kafka itself, started and asked as the specification."""

@@ -1,0 +1,241 @@
+"""Runs the real Apache Kafka 4.3.1: finds or fetches its jars, starts a combined KRaft node in a folder,
+stops or kills it, and runs its tools and small Java programs. Used by the tests marked `reference` and by bench."""
+
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+VERSION = "4.3.1"
+# slf4j-simple gives the broker a voice: without a binding a failed start says nothing at all.
+ARTIFACTS = (
+    ("org.apache.kafka", "kafka_2.13", VERSION),
+    ("org.apache.kafka", "kafka-tools", VERSION),
+    ("org.slf4j", "slf4j-simple", "1.7.36"),
+)
+# Tests want a quick start more than a fast broker; bench passes Kafka's own defaults (SERVER_JVM) instead.
+QUICK_JVM = ("-Xmx384m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+SERVER_JVM = (
+    "-server", "-Xmx1G", "-Xms1G", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
+)  # fmt: skip
+START_LIMIT_S = 90
+
+
+class Unavailable(Exception):
+    """Apache Kafka cannot run here; the message says what is missing."""
+
+
+def java() -> str:
+    """The java command, 17 or newer, or Unavailable."""
+    home = os.environ.get("JAVA_HOME")
+    command = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
+    if command is None:
+        raise Unavailable("Apache Kafka needs Java 17 or newer: no java on PATH")
+    banner = subprocess.run([command, "-version"], capture_output=True, text=True, check=False).stderr
+    version = banner.split('"')[1] if '"' in banner else "0"
+    major = int(version.split(".")[0].split("-")[0])
+    if major < 17:
+        raise Unavailable(f"Apache Kafka needs Java 17 or newer: {command} is {version}")
+    return command
+
+
+def libs() -> Path:
+    """The folder with Kafka's jars; fetched once by Maven into ~/.cache/headrace unless HEADRACE_KAFKA_LIBS names one."""
+    if named := os.environ.get("HEADRACE_KAFKA_LIBS"):
+        return Path(named)
+    folder = Path("~/.cache/headrace").expanduser() / f"kafka-{VERSION}"
+    if not (folder / f"kafka_2.13-{VERSION}.jar").exists():
+        _fetch(folder)
+    return folder
+
+
+def _fetch(folder: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise Unavailable(f"Apache Kafka {VERSION} is not in {folder} and there is no mvn on PATH to fetch it")
+    dependencies = "".join(
+        f"<dependency><groupId>{g}</groupId><artifactId>{a}</artifactId><version>{v}</version></dependency>"
+        for g, a, v in ARTIFACTS
+    )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+        Path(work, "pom.xml").write_text(
+            "<project><modelVersion>4.0.0</modelVersion><groupId>headrace</groupId><artifactId>reference</artifactId>"
+            f"<version>1</version><packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>"
+        )
+        command = [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={work}/jars"]
+        done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Unavailable(f"mvn could not fetch Apache Kafka {VERSION}: {(done.stdout + done.stderr).strip()[-500:]}")
+        # One rename, so that a broken download never looks like a whole one.
+        if not folder.exists():
+            Path(work, "jars").rename(folder)
+
+
+def _command(main: str, *args: str, jvm: Sequence[str] = QUICK_JVM, log_level: str = "error") -> list[str]:
+    logging = f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}"
+    return [java(), *jvm, logging, "-cp", f"{libs()}/*", main, *args]
+
+
+def run_tool(main: str, *args: str, check: bool = True, timeout_s: float = 120) -> str:
+    """Runs a class with main() from Kafka's jars; returns what it printed, raises with its output when it failed."""
+    done = subprocess.run(_command(main, *args), capture_output=True, text=True, timeout=timeout_s, check=False)
+    if check and done.returncode != 0:
+        raise RuntimeError(f"{main} {' '.join(args)} failed ({done.returncode}):\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def dump_log(path: Path | str, *args: str) -> str:
+    """DumpLogSegments over one file, whatever kind it is (.log, .index, .timeindex, .snapshot, .checkpoint)."""
+    return run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", str(path), *args)
+
+
+def run_java(source: str, *args: str, timeout_s: float = 120) -> str:
+    """Compiles and runs a single-file Java program `Main` with Kafka's jars on its class path."""
+    with tempfile.TemporaryDirectory(prefix="headrace-java-") as work:
+        file = Path(work, "Main.java")
+        file.write_text(source)
+        return run_tool(str(file), *args, timeout_s=timeout_s)
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports nobody listens on; all held at once so that they differ."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
+
+
+def answers_metadata(port: int) -> bool:
+    """Whether a broker on this port answers Metadata v1 with at least one live broker in it."""
+    request = struct.pack(">hhih4si", 3, 1, 1, 4, b"wait", 0)
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
+            sock.sendall(struct.pack(">i", len(request)) + request)
+            stream = sock.makefile("rb")
+            (length,) = struct.unpack(">i", stream.read(4))
+            _, brokers = struct.unpack_from(">ii", stream.read(length))
+            return bool(brokers > 0)
+    except (OSError, struct.error):
+        return False
+
+
+def random_cluster_id() -> str:
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+class ApacheKafka:
+    """One combined broker and controller. `folder` holds its properties and log; its data lie in `data`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        data: Path | None = None,
+        node_id: int = 1,
+        properties: Mapping[str, object] | None = None,
+        jvm: Sequence[str] = QUICK_JVM,
+    ) -> None:
+        self.folder = folder
+        self.data = data or folder / "data"
+        self.jvm = jvm
+        self.port, self.controller_port = free_ports(2)
+        self.bootstrap = f"127.0.0.1:{self.port}"
+        self.log_file = folder / "kafka.log"
+        self.config_file = folder / "server.properties"
+        self.process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        settings: dict[str, object] = {
+            "process.roles": "broker,controller",
+            "node.id": node_id,
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{self.controller_port}",
+            "log.dirs": self.data,
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+            "group.initial.rebalance.delay.ms": 0,
+            **(properties or {}),
+        }
+        self.config_file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "not started"
+        return self.process.pid
+
+    def format(self, *args: str) -> None:
+        """Formats an empty data folder as a one-node quorum (kraft.version 1, dynamic voters)."""
+        cluster_id = random_cluster_id()
+        run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self.config_file), "--standalone", *args)
+
+    def start(self) -> Self:
+        if not (self.data / "meta.properties").exists():
+            self.format()
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                _command("kafka.Kafka", str(self.config_file), jvm=self.jvm, log_level="warn"),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
+            )  # fmt: skip
+        deadline = time.monotonic() + START_LIMIT_S
+        while not answers_metadata(self.port):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill9()
+                raise RuntimeError(f"Apache Kafka did not start:\n{self.log_file.read_text()[-3000:]}")
+            time.sleep(0.05)
+        return self
+
+    def stop(self) -> None:
+        """Clean shutdown, as `kill` does it."""
+        self._end(signal.SIGTERM)
+
+    def kill9(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> Self:
+        self.stop()
+        return self.start()
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill9() if kind else self.stop()
+
+
+@contextmanager
+def apache_kafka(properties: Mapping[str, object] | None = None, jvm: Sequence[str] = QUICK_JVM) -> Iterator[ApacheKafka]:
+    """A running node in a folder of its own that is removed afterwards."""
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-apache-") as folder,
+        ApacheKafka(Path(folder), properties=properties, jvm=jvm) as broker,
+    ):
+        yield broker
