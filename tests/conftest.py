@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.compat.process import HeadraceProcess
 from tests.reference.apache import ApacheKafka, Unavailable, apache_kafka
 
 
@@ -15,3 +16,10 @@ def apache() -> Iterator[ApacheKafka]:
             yield broker
     except Unavailable as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def headrace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeadraceProcess]:
+    """A running Headrace broker, shared by the whole run on the same terms; node id 1 as its Apache twin."""
+    with HeadraceProcess(tmp_path_factory.mktemp("headrace") / "data", config={"node.id": 1}) as broker:
+        yield broker
