@@ -1,0 +1,355 @@
+"""A broker's configuration: options from a file, the environment and the command line, parsed and checked."""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from .listeners import Listener, check_ports, parse_listeners, parse_protocol_map
+from .options import ConfigError, Option, Value
+from .table import broker_options, topic_options
+from .topic import LogConfig, check_compaction_lags, check_local_retention, log_config, suggestion
+
+ENVIRONMENT_PREFIX = "HEADRACE_"
+
+# Where Headrace's default is not Kafka's, and why.
+HEADRACE_DEFAULTS: dict[str, str] = {
+    # Kafka has no default for these three; a node that is told nothing is a whole cluster by itself.
+    "node.id": "1",
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    # Acknowledged records must survive a reboot, which empties /tmp.
+    "log.dir": "headrace-data",
+    # A dead process is seen by its closed socket; this is only for silent loss, so it can be short.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+
+# Options that belong to plugins and to one listener start with these; the rest of the name is free.
+OPEN_PREFIXES = ("config.providers.", "rsm.config.", "rlmm.config.")
+
+
+class Source(StrEnum):
+    """Where a value comes from, strongest first."""
+
+    DYNAMIC_BROKER = "dynamic broker"
+    DYNAMIC_DEFAULT = "dynamic cluster default"
+    COMMAND_LINE = "command line"
+    ENVIRONMENT = "environment"
+    FILE = "file"
+    DEFAULT = "default"
+
+
+def find_option(name: str) -> Option | None:
+    """The option a name stands for, also behind `listener.name.<listener>.` and a SASL mechanism."""
+    options = broker_options()
+    found = options.get(name)
+    if found is None and name.startswith("listener.name."):
+        rest = name.split(".", 3)
+        if len(rest) == 4:
+            found = options.get(rest[3]) or options.get(rest[3].partition(".")[2])
+    return found
+
+
+class BrokerConfig:
+    """Immutable. `config["log.segment.bytes"]` is the typed value; `raw` and `sources` hold what was set."""
+
+    def __init__(self, raw: Mapping[str, str], sources: Mapping[str, Source]) -> None:
+        self.raw: Mapping[str, str] = MappingProxyType(dict(raw))
+        self.sources: Mapping[str, Source] = MappingProxyType(dict(sources))
+        self.ignored: Mapping[str, str] = MappingProxyType({})
+        self._static = self
+        self._values: dict[str, Value] = {}
+        for name, text in self.raw.items():
+            option = find_option(name)
+            if option is not None:
+                self._values[name] = option.parse(text)
+        self._join_ids()
+
+    @classmethod
+    def load(
+        cls,
+        properties: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        overrides: Mapping[str, str] | None = None,
+    ) -> "BrokerConfig":
+        """Read and check everything; a later argument wins. Raises ConfigError naming the option."""
+        raw: dict[str, str] = {}
+        sources: dict[str, Source] = {}
+        layers = (
+            (Source.FILE, properties or {}),
+            (Source.ENVIRONMENT, _from_environment(env or {})),
+            (Source.COMMAND_LINE, overrides or {}),
+        )
+        for source, layer in layers:
+            for name, text in layer.items():
+                _check_known(name)
+                raw[name] = text
+                sources[name] = source
+        config = cls(raw, sources)
+        config.check()
+        return config
+
+    # --- values ---
+
+    def __getitem__(self, name: str) -> Any:
+        values = self._values
+        if name not in values:
+            option = broker_options()[name]
+            values[name] = option.parse(HEADRACE_DEFAULTS.get(name, option.default))
+        return values[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.raw or name in broker_options()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(broker_options())
+
+    def source(self, name: str) -> Source:
+        return self.sources.get(name, Source.DEFAULT)
+
+    @property
+    def static(self) -> "BrokerConfig":
+        """This configuration without dynamic overrides."""
+        return self._static
+
+    def with_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> "BrokerConfig":
+        """This configuration under dynamic overrides: the broker's own over the cluster's over the static.
+
+        A dynamic value that cannot be used is left out and reported in `ignored`: it came through the
+        metadata log, where stopping this broker would not help.
+        """
+        static = self._static
+        raw, sources = dict(static.raw), dict(static.sources)
+        ignored: dict[str, str] = {}
+        for source, layer in ((Source.DYNAMIC_DEFAULT, cluster), (Source.DYNAMIC_BROKER, broker)):
+            for name, text in layer.items():
+                option = find_option(name)
+                if option is None or not option.dynamic:
+                    ignored[name] = "cannot be changed while the broker runs"
+                    continue
+                try:
+                    option.parse(text)
+                except ConfigError as error:
+                    ignored[name] = str(error)
+                    continue
+                raw[name], sources[name] = text, source
+        config = BrokerConfig(raw, sources)
+        config.ignored = MappingProxyType(ignored)
+        config._static = static
+        return config
+
+    # --- what several options say together ---
+
+    def _join_ids(self) -> None:
+        """node.id and broker.id are two names of one thing; the one that is set gives the other."""
+        if "node.id" in self._values and "broker.id" not in self._values:
+            self._values["broker.id"] = self._values["node.id"]
+        elif "broker.id" in self._values and "node.id" not in self._values:
+            self._values["node.id"] = self._values["broker.id"]
+        elif "node.id" not in self._values:
+            self._values["broker.id"] = self["node.id"]
+
+    @property
+    def node_id(self) -> int:
+        node_id: int = self["node.id"]
+        return node_id
+
+    @property
+    def roles(self) -> frozenset[str]:
+        return frozenset(self["process.roles"])
+
+    @property
+    def log_dirs(self) -> list[str]:
+        dirs: list[str] = self["log.dirs"] or self["log.dir"]
+        return dirs
+
+    @property
+    def metadata_log_dir(self) -> str:
+        return self["metadata.log.dir"] or self.log_dirs[0]
+
+    @cached_property
+    def protocol_map(self) -> dict[str, str]:
+        found = parse_protocol_map(self["listener.security.protocol.map"])
+        if "listener.security.protocol.map" not in self.raw:
+            # Kafka maps controller listeners to PLAINTEXT by itself unless the map is written out.
+            for name in self.controller_listener_names:
+                found.setdefault(name, "PLAINTEXT")
+        return found
+
+    @property
+    def controller_listener_names(self) -> list[str]:
+        return [name.upper() for name in self["controller.listener.names"]]
+
+    @cached_property
+    def listeners(self) -> tuple[Listener, ...]:
+        return parse_listeners("listeners", self["listeners"], self.protocol_map)
+
+    @property
+    def broker_listeners(self) -> tuple[Listener, ...]:
+        names = self.controller_listener_names
+        return tuple(listener for listener in self.listeners if listener.name not in names)
+
+    @property
+    def controller_listeners(self) -> tuple[Listener, ...]:
+        names = self.controller_listener_names
+        return tuple(listener for listener in self.listeners if listener.name in names)
+
+    @cached_property
+    def advertised_listeners(self) -> tuple[Listener, ...]:
+        """What clients are told; the listeners themselves when nothing is set (an empty host is for the server to fill)."""
+        items = self["advertised.listeners"]
+        if items is None:
+            return self.listeners
+        return parse_listeners("advertised.listeners", items, self.protocol_map)
+
+    @property
+    def inter_broker_listener(self) -> str:
+        name: str | None = self["inter.broker.listener.name"]
+        return name.upper() if name else self["security.inter.broker.protocol"]
+
+    @cached_property
+    def quorum_voters(self) -> dict[int, tuple[str, int]]:
+        """controller.quorum.voters as id -> (host, port)."""
+        found: dict[int, tuple[str, int]] = {}
+        for item in self["controller.quorum.voters"]:
+            node, _, address = item.partition("@")
+            host, _, port = address.rpartition(":")
+            found[int(node)] = (host.removeprefix("[").removesuffix("]"), int(port))
+        return found
+
+    @cached_property
+    def quorum_bootstrap_servers(self) -> list[tuple[str, int]]:
+        pairs = (item.strip().rpartition(":") for item in self["controller.quorum.bootstrap.servers"])
+        return [(host.removeprefix("[").removesuffix("]"), int(port)) for host, _, port in pairs]
+
+    @cached_property
+    def max_connections_per_ip_overrides(self) -> dict[str, int]:
+        """`host:count,...`; the count is after the last colon, so that IPv6 addresses work."""
+        found: dict[str, int] = {}
+        for item in filter(None, (part.strip() for part in self["max.connections.per.ip.overrides"].split(","))):
+            host, _, count = item.rpartition(":")
+            if not host or not count.strip().isdecimal():
+                raise ConfigError(f"max.connections.per.ip.overrides: {item!r} is not host:count")
+            found[host.strip().removeprefix("[").removesuffix("]")] = int(count)
+        return found
+
+    @cached_property
+    def topic_defaults(self) -> Mapping[str, Value]:
+        """Every topic option's value for a topic without overrides."""
+        return MappingProxyType({name: self._topic_default(option) for name, option in topic_options().items()})
+
+    def _topic_default(self, option: Option) -> Value:
+        for name, factor in option.synonyms:
+            value: Any = self[name]
+            if value is not None:
+                # Any negative retention means for ever.
+                if option.name == "retention.ms" and value < 0:
+                    return -1
+                default: Value = value * factor if factor != 1 else value
+                return default
+        return option.parse(option.default)
+
+    @cached_property
+    def log_defaults(self) -> LogConfig:
+        return log_config(self.topic_defaults)
+
+    # --- checks across options ---
+
+    def check(self) -> None:
+        """Refuse combinations that Kafka refuses at start. Raises ConfigError."""
+        if self["node.id"] != self["broker.id"]:
+            raise ConfigError(f"broker.id: {self['broker.id']} differs from node.id, {self['node.id']}")
+        self._check_log()
+        check_ports(self.listeners)
+        self._check_advertised()
+        # Without a word about roles the node is a cluster of its own and needs no quorum settings.
+        if "process.roles" in self.raw:
+            self._check_roles()
+        if self.max_connections_per_ip_overrides and self["max.connections.per.ip"] < 0:
+            raise ConfigError("max.connections.per.ip: must not be negative")
+
+    def _check_log(self) -> None:
+        defaults: Mapping[str, Any] = self.topic_defaults
+        if defaults["segment.ms"] < 1:
+            raise ConfigError(f"log.roll.ms: {defaults['segment.ms']} is below the least allowed, 1")
+        if defaults["segment.jitter.ms"] < 0:
+            raise ConfigError(f"log.roll.jitter.ms: {defaults['segment.jitter.ms']} is below the least allowed, 0")
+        if defaults["retention.ms"] == 0:
+            raise ConfigError("log.retention.ms: must be -1 (no limit) or at least 1")
+        threads = self["log.cleaner.threads"]
+        if threads and self["log.cleaner.dedupe.buffer.size"] // threads <= 1 << 20:
+            raise ConfigError("log.cleaner.dedupe.buffer.size: needs more than 1 MB for each of log.cleaner.threads")
+        if self["replica.fetch.wait.max.ms"] > self["replica.socket.timeout.ms"]:
+            raise ConfigError("replica.fetch.wait.max.ms: must not be above replica.socket.timeout.ms")
+        if self["replica.fetch.wait.max.ms"] > self["replica.lag.time.max.ms"]:
+            raise ConfigError("replica.fetch.wait.max.ms: must not be above replica.lag.time.max.ms")
+        check_compaction_lags(defaults)
+        if self["remote.log.storage.system.enable"]:
+            check_local_retention(defaults)
+
+    def _check_advertised(self) -> None:
+        names = {listener.name for listener in self.listeners}
+        for listener in self.advertised_listeners:
+            if "advertised.listeners" in self.raw and listener.host == "0.0.0.0":
+                raise ConfigError(f"advertised.listeners: clients cannot connect to {listener}; name a real address")
+            if listener.name not in names and listener.name not in self.controller_listener_names:
+                raise ConfigError(f"advertised.listeners: {listener.name} is not among listeners")
+        both = {"inter.broker.listener.name", "security.inter.broker.protocol"} & set(self.raw)
+        if len(both) == 2:
+            raise ConfigError("inter.broker.listener.name: set this or security.inter.broker.protocol, not both")
+        broker = "broker" in self.roles and "process.roles" in self.raw
+        if broker and self.inter_broker_listener not in {listener.name for listener in self.advertised_listeners}:
+            raise ConfigError(f"inter.broker.listener.name: {self.inter_broker_listener} is not an advertised listener")
+
+    def _check_roles(self) -> None:
+        voters = self.quorum_voters
+        if not voters and not self.quorum_bootstrap_servers and self.roles != {"broker", "controller"}:
+            raise ConfigError(
+                "controller.quorum.bootstrap.servers: with process.roles broker or controller alone, this or "
+                "controller.quorum.voters must name the controllers"
+            )
+        names = {listener.name for listener in self.listeners}
+        controllers = set(self.controller_listener_names)
+        if "controller" in self.roles:
+            if voters and self.node_id not in voters:
+                raise ConfigError(f"controller.quorum.voters: this controller's id {self.node_id} is not among them")
+            if not controllers <= names:
+                missing = ", ".join(sorted(controllers - names))
+                raise ConfigError(f"controller.listener.names: {missing} is not among listeners")
+            if "broker" not in self.roles and not names <= controllers:
+                raise ConfigError("listeners: a node that is only a controller has only controller listeners")
+        else:
+            if self.node_id in voters:
+                raise ConfigError(f"controller.quorum.voters: {self.node_id} is no controller and cannot vote")
+            if controllers & names:
+                raise ConfigError("listeners: a node that is only a broker cannot have a controller listener")
+        if "broker" in self.roles and not names - controllers:
+            raise ConfigError("listeners: none is left for clients; all are in controller.listener.names")
+
+
+def _check_known(name: str) -> None:
+    if find_option(name) is None and not name.startswith(OPEN_PREFIXES):
+        raise ConfigError(f"Unknown option {name}{suggestion(name, broker_options())}")
+
+
+def _from_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """HEADRACE_LOG_SEGMENT_BYTES -> log.segment.bytes."""
+    mine = {key: text for key, text in env.items() if key.startswith(ENVIRONMENT_PREFIX)}
+    if not mine:
+        return {}
+    names = {environment_name(name): name for name in broker_options()}
+    found: dict[str, str] = {}
+    for key, text in mine.items():
+        name = names.get(key)
+        if name is not None:
+            found[name] = text
+        elif close := suggestion(key, {known: broker_options()[option] for known, option in names.items()}):
+            # Other tools' variables share the prefix; only one that looks like a slip of the pen is refused.
+            raise ConfigError(f"Unknown environment variable {key}{close}")
+    return found
+
+
+def environment_name(option: str) -> str:
+    return ENVIRONMENT_PREFIX + option.upper().replace(".", "_").replace("-", "_")
