@@ -1,7 +1,8 @@
 """What a broker does with one whole record batch: check a client's, stamp it, check a stored one.
 
-`validate` is on the hot path of Produce: one unpack, one CRC, one chain of comparisons. Only when that chain breaks
-does slow code look for the reason, in the order in which Kafka would have found it.
+The names of `layout`, `reader` and `builder` are at hand here too: this is the door to the package. `validate` is on
+the hot path of Produce: one unpack, one CRC, one chain of comparisons. Only when that chain breaks does slow code look
+for the reason, in the order in which Kafka would have found it.
 """
 
 from struct import Struct
@@ -9,9 +10,12 @@ from struct import Struct
 from crc32c import crc32c
 
 from headrace.errors import Err, KafkaError
+from headrace.records.builder import BatchBuilder, build_batch, rewrite
 from headrace.records.layout import (
+    ATTRIBUTES_AT,
     CODEC_MASK,
     CONTROL,
+    CRC_AT,
     CRC_FROM,
     DELETE_HORIZON,
     HEADER,
@@ -31,18 +35,28 @@ from headrace.records.layout import (
     next_sequence,
     read_header,
 )
+from headrace.records.reader import InvalidRecords, Record, iter_records, read_records, validate_records
 
 __all__ = [
     "HEADER",
     "HEADER_BYTES",
+    "BatchBuilder",
     "BatchHeader",
     "HeaderTuple",
+    "InvalidRecords",
+    "Record",
+    "build_batch",
     "check_stored",
     "iter_headers",
+    "iter_records",
     "next_sequence",
     "read_header",
+    "read_records",
+    "rewrite",
+    "set_max_timestamp",
     "stamp",
     "validate",
+    "validate_records",
 ]
 
 CODEC_MAX = 4
@@ -51,6 +65,9 @@ _CLIENT_ATTRIBUTES = frozenset(
 )
 _BASE_OFFSET = Struct(">q")
 _LENGTH = Struct(">i")
+_CRC = Struct(">I")
+_ATTRIBUTES = Struct(">h")
+_MAX_TIMESTAMP_AT = 35
 _unpack_header = HEADER.unpack_from
 _pack_base_offset = _BASE_OFFSET.pack_into
 _pack_leader_epoch = _LENGTH.pack_into
@@ -64,7 +81,21 @@ def validate(buf: Buffer, view: memoryview, start: int, end: int) -> HeaderTuple
     if end - start < HEADER_BYTES:
         raise _reason_short(buf, start, end)
     header: HeaderTuple = _unpack_header(buf, start)
-    base_offset, length, _, magic, crc, attributes, last_delta, base_ts, max_ts, pid, epoch, sequence, count = header
+    (
+        base_offset,
+        length,
+        _,
+        magic,
+        crc,
+        attributes,
+        last_delta,
+        base_ts,
+        max_ts,
+        pid,
+        epoch,
+        sequence,
+        count,
+    ) = header
     if (
         magic == 2
         and length == end - start - LOG_OVERHEAD
@@ -86,6 +117,23 @@ def stamp(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch:
     """Give a batch its place in the log. Both fields stand outside the CRC."""
     _pack_base_offset(buf, pos, base_offset)
     _pack_leader_epoch(buf, pos + LOG_OVERHEAD, leader_epoch)
+
+
+def set_max_timestamp(
+    buf: bytearray | memoryview,
+    view: memoryview,
+    pos: int,
+    header: BatchHeader,
+    max_timestamp: int,
+    log_append_time: bool,
+) -> None:
+    """Change the maximum timestamp and its type in place, and the CRC with them; records stay as they are."""
+    attributes = header.attributes & ~LOG_APPEND_TIME | (LOG_APPEND_TIME if log_append_time else 0)
+    if attributes == header.attributes and max_timestamp == header.max_timestamp:
+        return
+    _ATTRIBUTES.pack_into(buf, pos + ATTRIBUTES_AT, attributes)
+    _BASE_OFFSET.pack_into(buf, pos + _MAX_TIMESTAMP_AT, max_timestamp)
+    _CRC.pack_into(buf, pos + CRC_AT, crc32c(view[pos + CRC_FROM : pos + header.size]))
 
 
 def check_stored(view: memoryview, start: int, end: int) -> BatchHeader:
@@ -119,7 +167,9 @@ def _reason_short(buf: Buffer, start: int, end: int) -> KafkaError:
     if magic > 2:
         return KafkaError(Err.CORRUPT_MESSAGE, f"record batch with magic {magic}")
     if length > end - start - LOG_OVERHEAD:
-        return KafkaError(Err.INVALID_RECORD, "a Produce request must have one whole record batch per partition")
+        return KafkaError(
+            Err.INVALID_RECORD, "a Produce request must have one whole record batch per partition"
+        )
     if magic < 2:
         return KafkaError(Err.INVALID_RECORD, f"record batch with magic {magic}; Produce takes only magic 2")
     return KafkaError(Err.CORRUPT_MESSAGE, f"record batch of length {length}, shorter than its header")
@@ -134,13 +184,19 @@ def _refuse(header: BatchHeader, buf: Buffer, view: memoryview, start: int, end:
     if not 0 <= magic <= 2:
         raise KafkaError(Err.CORRUPT_MESSAGE, f"record batch with magic {magic}")
     if length > remaining:
-        raise KafkaError(Err.INVALID_RECORD, "a Produce request must have one whole record batch per partition")
+        raise KafkaError(
+            Err.INVALID_RECORD, "a Produce request must have one whole record batch per partition"
+        )
     if magic != 2:
         raise KafkaError(Err.INVALID_RECORD, f"record batch with magic {magic}; Produce takes only magic 2")
     if length < remaining:
-        raise KafkaError(Err.INVALID_RECORD, "a Produce request must have exactly one record batch per partition")
+        raise KafkaError(
+            Err.INVALID_RECORD, "a Produce request must have exactly one record batch per partition"
+        )
     if header.base_offset != 0:
-        raise KafkaError(Err.INVALID_RECORD, f"record batch with base offset {header.base_offset}; it must be 0")
+        raise KafkaError(
+            Err.INVALID_RECORD, f"record batch with base offset {header.base_offset}; it must be 0"
+        )
     if crc32c(view[start + CRC_FROM : end]) != header.crc:
         raise KafkaError(Err.CORRUPT_MESSAGE, f"record batch does not match its CRC {header.crc}")
     _refuse_fields(header)

@@ -134,7 +134,9 @@ def iter_headers(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[
         if header.magic != 2:
             raise KafkaError(Err.CORRUPT_MESSAGE, f"record batch with magic {header.magic}, only 2 is kept")
         if header.length < LENGTH_MIN:
-            raise KafkaError(Err.CORRUPT_MESSAGE, f"record batch of length {header.length}, shorter than its header")
+            raise KafkaError(
+                Err.CORRUPT_MESSAGE, f"record batch of length {header.length}, shorter than its header"
+            )
         after = pos + header.length + LOG_OVERHEAD
         if after > end:
             return

@@ -1,0 +1,214 @@
+"""The records inside a batch: iterate over them, or check every one of a client's.
+
+Every length is checked before a byte is taken; malformed records are INVALID_RECORD, a malformed header or compressed
+block CORRUPT_MESSAGE, and nothing else can come out.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from headrace.errors import Err, KafkaError
+from headrace.records.compression import DECOMPRESSED_BYTES_MAX, decompress
+from headrace.records.layout import (
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP,
+    RECORD_BYTES_MIN,
+    BatchHeader,
+    Buffer,
+    iter_headers,
+)
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+UNBOUNDED_MS = INT64_MAX
+
+Headers = tuple[tuple[str, bytes | None], ...]
+RawRecord = tuple[int, int, bytes | None, bytes | None, Headers]
+"""(offset delta, timestamp delta, key, value, headers)"""
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class InvalidRecords(KafkaError):
+    """A batch refused for some of its records: (index in the batch, why), as Produce's record_errors tell it."""
+
+    record_errors: list[tuple[int, str]]
+
+    def __init__(self, error: Err, message: str, record_errors: list[tuple[int, str]]) -> None:
+        super().__init__(error, message)
+        self.record_errors = record_errors
+
+
+def iter_records(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[Record]:
+    """Every record of every whole batch in `buf[pos:end]`, control records included. CRCs are not checked."""
+    for at, header in iter_headers(buf, pos, end):
+        yield from read_records(buf, at, header)
+
+
+def read_records(
+    buf: Buffer, pos: int, header: BatchHeader, limit_bytes: int = DECOMPRESSED_BYTES_MAX
+) -> list[Record]:
+    """The records of the one batch that begins at `pos`."""
+    base_offset, base_timestamp, max_timestamp = (
+        header.base_offset,
+        header.base_timestamp,
+        header.max_timestamp,
+    )
+    body = read_body(buf, pos, header, limit_bytes)
+    if header.attributes & LOG_APPEND_TIME:
+        return [
+            Record(base_offset + offset_delta, max_timestamp, key, value, headers)
+            for offset_delta, _, key, value, headers in iter_raw(body, header.count)
+        ]
+    return [
+        Record(base_offset + offset_delta, base_timestamp + timestamp_delta, key, value, headers)
+        for offset_delta, timestamp_delta, key, value, headers in iter_raw(body, header.count)
+    ]
+
+
+def read_body(buf: Buffer, pos: int, header: BatchHeader, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """The bytes of the records, decompressed."""
+    compressed = memoryview(buf)[pos + HEADER_BYTES : pos + header.size]
+    if header.count == 0 and not compressed:
+        # An emptied batch keeps its attributes but has no body, not even an empty compressed one.
+        return b""
+    return decompress(header.codec, compressed, limit_bytes)
+
+
+def iter_raw(body: bytes, count: int) -> Iterator[RawRecord]:
+    """The `count` records that must fill `body` exactly."""
+    if count < 0 or count > len(body) // RECORD_BYTES_MIN:
+        raise KafkaError(Err.INVALID_RECORD, f"{count} records do not fit in {len(body)} bytes")
+    pos, total = 0, len(body)
+    for _ in range(count):
+        try:
+            size, pos = read_varint(body, pos)
+            end = pos + size
+            if size < RECORD_BYTES_MIN - 1 or end > total:
+                raise KafkaError(Err.INVALID_RECORD, f"record of {size} bytes where {total - pos} remain")
+            # One byte of attributes, which have no meaning yet.
+            timestamp_delta, pos = read_varint(body, pos + 1)
+            offset_delta, pos = read_varint(body, pos)
+            key, pos = _read_bytes(body, pos, end)
+            value, pos = _read_bytes(body, pos, end)
+            header_count, pos = read_varint(body, pos)
+            headers: Headers = ()
+            if header_count:
+                headers, pos = _read_headers(body, pos, end, header_count)
+        except IndexError:
+            raise KafkaError(Err.INVALID_RECORD, "records end in mid-record") from None
+        if pos != end:
+            raise KafkaError(
+                Err.INVALID_RECORD, f"record of {size} bytes whose fields end {end - pos} bytes off"
+            )
+        if not -0x80000000 <= offset_delta <= 0x7FFFFFFF:
+            raise KafkaError(Err.INVALID_RECORD, f"record with offset delta {offset_delta}")
+        yield offset_delta, timestamp_delta, key, value, headers
+    if pos != total:
+        raise KafkaError(Err.INVALID_RECORD, f"{total - pos} bytes remain after the last of {count} records")
+
+
+def read_varint(data: bytes, pos: int) -> tuple[int, int]:
+    """A zigzag varint of at most 64 bits. IndexError past the end of `data`."""
+    byte = data[pos]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos + 1
+    raw = byte & 0x7F
+    shift = 7
+    while True:
+        pos += 1
+        byte = data[pos]
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 63:
+            raise KafkaError(Err.INVALID_RECORD, "varint of more than ten bytes")
+    if raw > 0xFFFFFFFFFFFFFFFF:
+        raise KafkaError(Err.INVALID_RECORD, "varint of more than 64 bits")
+    return (raw >> 1) ^ -(raw & 1), pos + 1
+
+
+def _read_bytes(body: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
+    length, pos = read_varint(body, pos)
+    if length < 0:
+        return None, pos
+    after = pos + length
+    if after > end:
+        raise KafkaError(
+            Err.INVALID_RECORD, f"field of {length} bytes where {end - pos} remain of its record"
+        )
+    return body[pos:after], after
+
+
+def _read_headers(body: bytes, pos: int, end: int, count: int) -> tuple[Headers, int]:
+    if count < 0 or count > (end - pos) // 2:
+        raise KafkaError(Err.INVALID_RECORD, f"{count} record headers where {end - pos} bytes remain")
+    headers = []
+    for _ in range(count):
+        key, pos = _read_bytes(body, pos, end)
+        if key is None:
+            raise KafkaError(Err.INVALID_RECORD, "record header without a key")
+        value, pos = _read_bytes(body, pos, end)
+        # Not every client writes UTF-8; what cannot be decoded must still survive a rewrite byte for byte.
+        headers.append((key.decode("utf-8", "surrogateescape"), value))
+    return tuple(headers), pos
+
+
+class RecordsSummary(msgspec.Struct, frozen=True, gc=False):
+    """What a walk over every record found: its true maximum timestamp, and the records decompressed."""
+
+    max_timestamp: int
+    body: bytes
+
+
+def validate_records(
+    buf: Buffer,
+    pos: int,
+    header: BatchHeader,
+    *,
+    now_ms: int,
+    compacted: bool = False,
+    log_append_time: bool = False,
+    before_max_ms: int = UNBOUNDED_MS,
+    after_max_ms: int = UNBOUNDED_MS,
+    limit_bytes: int = DECOMPRESSED_BYTES_MAX,
+) -> RecordsSummary:
+    """Walk every record of a client's batch whose header `batch.validate` has passed.
+
+    Structure first, which raises at once; then keys and timestamps, whose errors are collected into InvalidRecords.
+    The bounds are `message.timestamp.before.max.ms` and `.after.max.ms`; LogAppendTime topics have none.
+    """
+    body = read_body(buf, pos, header, limit_bytes)
+    errors: list[tuple[int, str]] = []
+    wrong_timestamps = False
+    base_timestamp = header.base_timestamp
+    max_timestamp = NO_TIMESTAMP
+    bounded = not log_append_time and (before_max_ms < UNBOUNDED_MS or after_max_ms < UNBOUNDED_MS)
+    earliest, latest = now_ms - before_max_ms, now_ms + after_max_ms
+    for index, (offset_delta, timestamp_delta, key, _, _) in enumerate(iter_raw(body, header.count)):
+        timestamp = base_timestamp + timestamp_delta
+        if offset_delta != index:
+            raise KafkaError(
+                Err.INVALID_RECORD, f"record {index} of the batch has offset delta {offset_delta}"
+            )
+        if not INT64_MIN <= timestamp <= INT64_MAX:
+            raise KafkaError(Err.INVALID_RECORD, f"record {index} of the batch has timestamp {timestamp}")
+        if compacted and key is None:
+            errors.append((index, "a compacted topic takes no record without a key"))
+        elif bounded and timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
+            wrong_timestamps = True
+            errors.append((index, f"timestamp {timestamp} lies outside [{earliest}, {latest}]"))
+        if timestamp > max_timestamp:
+            max_timestamp = timestamp
+    if errors:
+        kind = Err.INVALID_TIMESTAMP if wrong_timestamps else Err.INVALID_RECORD
+        raise InvalidRecords(kind, f"{len(errors)} records of the batch are not acceptable", errors)
+    return RecordsSummary(max_timestamp, body)
