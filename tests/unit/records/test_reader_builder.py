@@ -1,0 +1,219 @@
+"""Records in and out of batches, with kafka-python and aiokafka as the other side."""
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
+from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatch as KpBatch
+from kafka.record.default_records import DefaultRecordBatchBuilder as KpBuilder
+
+from headrace.errors import Err, KafkaError
+from headrace.records.batch import (
+    BatchHeader,
+    InvalidRecords,
+    Record,
+    build_batch,
+    check_stored,
+    iter_records,
+    read_header,
+    read_records,
+    rewrite,
+    validate,
+    validate_records,
+)
+from headrace.records.builder import varint
+from headrace.records.reader import read_varint
+
+content = st.none() | st.binary(max_size=300)
+headers = st.lists(st.tuples(st.text(max_size=10), st.none() | st.binary(max_size=20)), max_size=3).map(tuple)
+records = st.lists(
+    st.builds(Record, st.just(0), st.integers(0, 1 << 50), content, content, headers), min_size=1, max_size=30
+)
+codecs = st.integers(0, 4)
+
+
+def placed(originals: list[Record], base_offset: int) -> list[Record]:
+    return [
+        Record(base_offset + index, record.timestamp, record.key, record.value, record.headers)
+        for index, record in enumerate(originals)
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(records, codecs, st.integers(0, 1 << 60), st.booleans())
+def test_round_trip(originals: list[Record], codec: int, base_offset: int, transactional: bool) -> None:
+    batch = build_batch(
+        originals,
+        base_offset=base_offset,
+        compression=codec,
+        producer_id=77,
+        producer_epoch=3,
+        base_sequence=0x7FFFFFFF,
+        transactional=transactional,
+        leader_epoch=12,
+    )
+    header = check_stored(memoryview(batch), 0, len(batch))
+    assert list(iter_records(batch)) == placed(originals, base_offset)
+    assert (header.base_offset, header.leader_epoch, header.codec) == (base_offset, 12, codec)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (77, 3, 0x7FFFFFFF)
+    assert header.is_transactional == transactional
+    assert header.base_timestamp == originals[0].timestamp
+    assert header.max_timestamp == max(record.timestamp for record in originals)
+    assert header.last_sequence == (0x7FFFFFFF + len(originals) - 1) % (1 << 31)
+
+
+@settings(max_examples=60, deadline=None)
+@given(records, codecs)
+def test_others_read_what_we_build(originals: list[Record], codec: int) -> None:
+    batch = build_batch(originals, base_offset=500, compression=codec)
+    for theirs in (AioBatch(bytearray(batch)), KpBatch(batch)):
+        assert theirs.validate_crc()
+        assert [
+            Record(r.offset, r.timestamp, r.key, r.value, tuple((name, value) for name, value in r.headers))
+            for r in theirs
+        ] == placed(originals, 500)
+
+
+@settings(max_examples=60, deadline=None)
+@given(records, codecs)
+def test_we_read_what_others_build(originals: list[Record], codec: int) -> None:
+    aio = AioBuilder(2, codec, 0, -1, -1, -1, 1 << 24)
+    kp = KpBuilder(2, codec, False, -1, -1, -1, 1 << 24)
+    for index, record in enumerate(originals):
+        aio.append(index, record.timestamp, record.key, record.value, list(record.headers))
+        kp.append(index, record.timestamp, record.key, record.value, list(record.headers))
+    for batch in (bytearray(aio.build()), bytearray(kp.build())):
+        validate(batch, memoryview(batch), 0, len(batch))
+        assert list(iter_records(batch)) == placed(originals, 0)
+
+
+def test_uncompressed_bytes_are_those_of_others() -> None:
+    originals = [Record(0, 10, b"k", b"v", (("h", b"1"), ("n", None))), Record(0, 7, None, b"x" * 5_000)]
+    theirs = KpBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+    for index, record in enumerate(originals):
+        theirs.append(index, record.timestamp, record.key, record.value, list(record.headers))
+    ours = build_batch(originals)
+    # kafka-python leaves the leader epoch 0; everything under the CRC must be the same.
+    assert ours[16:] == bytes(theirs.build())[16:]
+
+
+def test_offsets_may_have_gaps() -> None:
+    sparse = [Record(105, 3, b"a", b"1"), Record(109, 4, b"b", None)]
+    batch = build_batch(sparse, base_offset=100, keep_offsets=True, compression=4)
+    assert list(iter_records(batch)) == sparse
+    header = read_header(batch)
+    assert (header.base_offset, header.last_offset, header.count) == (100, 109, 2)
+
+
+def test_log_append_time_stands_for_every_timestamp() -> None:
+    batch = build_batch([Record(0, 3, b"a", b"1"), Record(0, 4, b"b", b"2")], log_append_time_ms=999)
+    assert [record.timestamp for record in iter_records(batch)] == [999, 999]
+    assert read_header(batch).is_log_append_time
+
+
+def test_a_delete_horizon_keeps_timestamps() -> None:
+    originals = [Record(0, 3, b"a", None), Record(1, 400, b"b", b"2")]
+    batch = build_batch(originals, delete_horizon_ms=100)
+    assert list(iter_records(batch)) == originals
+    assert read_header(batch).delete_horizon_ms == 100
+
+
+def test_header_names_that_are_not_utf8_survive() -> None:
+    batch = bytearray(build_batch([Record(0, 0, b"k", b"v", (("ab", b"x"),))]))
+    at = bytes(batch).index(b"ab")
+    batch[at : at + 2] = b"\xff\xfe"
+    again = build_batch(iter_records(batch))
+    assert b"\xff\xfe" in again
+    assert list(iter_records(again)) == list(iter_records(batch))
+
+
+def test_empty_batches_have_no_records_whatever_their_codec() -> None:
+    header = BatchHeader(0, 49, 0, 2, 0, 4, 9, -1, 5, 1, 0, 0, 0)
+    assert read_records(bytes(61), 0, header) == []
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), codecs)
+def test_damage_inside_is_refused_by_name(data: st.DataObject, codec: int) -> None:
+    batch = bytearray(
+        build_batch(
+            [Record(0, 5, b"key", b"value", (("h", b"x"),)), Record(0, 6, None, b"v")] * 3, compression=codec
+        )
+    )
+    for _ in range(data.draw(st.integers(1, 4))):
+        batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        list(iter_records(batch))
+        validate_records(batch, 0, read_header(batch), now_ms=0, compacted=True, after_max_ms=1)
+    except KafkaError as error:
+        assert error.error in (Err.INVALID_RECORD, Err.CORRUPT_MESSAGE, Err.INVALID_TIMESTAMP)
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1))
+def test_varints(number: int) -> None:
+    assert read_varint(varint(number) + b"\x80", 0) == (number, len(varint(number)))
+
+
+@pytest.mark.parametrize("bad", [b"\xff" * 10 + b"\x01", b"\xff" * 9 + b"\x7f"])
+def test_varints_past_64_bits(bad: bytes) -> None:
+    with pytest.raises(KafkaError):
+        read_varint(bad, 0)
+
+
+class TestValidateRecords:
+    NOW = 1_000_000
+
+    def run(self, batch: bytes, **options: int | bool) -> int:
+        return validate_records(batch, 0, read_header(batch), now_ms=self.NOW, **options).max_timestamp  # type: ignore[arg-type]
+
+    def test_the_true_maximum_timestamp(self) -> None:
+        assert (
+            self.run(build_batch([Record(0, 5, None, b""), Record(0, 9, None, b""), Record(0, 2, None, b"")]))
+            == 9
+        )
+
+    def test_missing_keys_are_listed(self) -> None:
+        batch = build_batch([Record(0, 5, None, b""), Record(0, 9, b"", b""), Record(0, 2, None, b"")])
+        with pytest.raises(InvalidRecords) as raised:
+            self.run(batch, compacted=True)
+        assert raised.value.error == Err.INVALID_RECORD
+        assert [index for index, _ in raised.value.record_errors] == [0, 2]
+
+    @pytest.mark.parametrize(
+        ("timestamp", "ok"), [(900, True), (899, False), (1_050, True), (1_051, False), (-1, True)]
+    )
+    def test_timestamp_bounds(self, timestamp: int, ok: bool) -> None:
+        batch = build_batch([Record(0, 1_000, b"k", b""), Record(0, timestamp, b"k", b"")])
+        header = read_header(batch)
+        if ok:
+            validate_records(batch, 0, header, now_ms=1_000, before_max_ms=100, after_max_ms=50)
+        else:
+            with pytest.raises(InvalidRecords) as raised:
+                validate_records(batch, 0, header, now_ms=1_000, before_max_ms=100, after_max_ms=50)
+            assert raised.value.error == Err.INVALID_TIMESTAMP
+            assert [index for index, _ in raised.value.record_errors] == [1]
+        # LogAppendTime replaces the timestamps, so their bounds do not matter.
+        validate_records(
+            batch, 0, header, now_ms=1_000, before_max_ms=100, after_max_ms=50, log_append_time=True
+        )
+
+    def test_offset_deltas_count_from_zero(self) -> None:
+        batch = build_batch([Record(1, 5, b"k", b""), Record(2, 9, b"k", b"")], keep_offsets=True)
+        with pytest.raises(KafkaError) as raised:
+            self.run(batch)
+        assert raised.value.error == Err.INVALID_RECORD
+
+    @pytest.mark.parametrize("codec", range(5))
+    def test_rewrite(self, codec: int) -> None:
+        originals = [Record(0, 5, b"k", b"v" * 100), Record(1, 9, b"k", None)]
+        batch = build_batch(originals, compression=1, producer_id=4, producer_epoch=1, base_sequence=6)
+        header = read_header(batch)
+        summary = validate_records(batch, 0, header, now_ms=0)
+        again = rewrite(header, summary.body, max_timestamp=9, log_append_time=False, compression=codec)
+        assert check_stored(memoryview(again), 0, len(again)).codec == codec
+        assert list(iter_records(again)) == originals
+        timed = rewrite(header, summary.body, max_timestamp=50, log_append_time=True, compression=codec)
+        new_header = check_stored(memoryview(timed), 0, len(timed))
+        assert [record.timestamp for record in iter_records(timed)] == [50, 50]
+        assert (new_header.producer_id, new_header.base_sequence, new_header.count) == (4, 6, 2)
