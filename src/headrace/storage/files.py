@@ -4,7 +4,12 @@ Everything that storage keeps goes through a `Disk`: the real one here, or the i
 `headrace.testing.simulator.disk`, which loses what was not synced. Nothing else may open, rename or sync a file.
 """
 
-from collections.abc import Sequence
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -86,3 +91,181 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> tuple[int, int]:
         """(total, usable) bytes of the file system that holds `path`."""
         ...
+
+
+class RealFile:
+    """A file of the kernel's. Reads and appends use positions of their own, so no seek is ever shared."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+
+    def append(self, data: Buffer, _write: Callable[[int, Buffer], int] = os.write) -> None:
+        # One write: the file is open with O_APPEND, so this is all that an append costs.
+        written = _write(self.fd, data)
+        if written != len(data):
+            self._finish_append(data, written)
+
+    def _finish_append(self, data: Buffer, written: int) -> None:
+        """The kernel took only a part (2 GB limit, signal, disk nearly full): write the rest, or undo it."""
+        start = os.fstat(self.fd).st_size - written
+        view = memoryview(data)
+        try:
+            while written < len(view):
+                count = os.write(self.fd, view[written:])
+                if count == 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+                written += count
+        except OSError:
+            os.ftruncate(self.fd, start)
+            raise
+
+    def read(self, length: int, position: int) -> bytes:
+        data = os.pread(self.fd, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length:
+            data = os.pread(self.fd, length - got, position + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def write_at(self, data: Buffer, position: int) -> None:
+        # Linux appends a pwrite to a file opened with O_APPEND whatever its position, so a second descriptor.
+        fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(fd, view, position)
+                position += written
+                view = view[written:]
+        finally:
+            os.close(fd)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self.fd)
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RealDisk:
+    """The file system of the machine."""
+
+    def open(self, path: str, *, create: bool = False, readonly: bool = False) -> RealFile:
+        flags = os.O_RDONLY if readonly else os.O_RDWR | os.O_APPEND
+        if create:
+            flags |= os.O_CREAT
+        return RealFile(path, os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def list(self, path: str) -> Sequence[str]:
+        return sorted(os.listdir(path))
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def make_dirs(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        os.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def read_bytes(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def replace_bytes(self, path: str, data: bytes) -> None:
+        temporary = path + ".tmp"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        except OSError:
+            os.remove(temporary)
+            raise
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+        self.sync_dir(os.path.dirname(path))
+
+    def lock(self, path: str) -> object | None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # A POSIX record lock, as Java's FileChannel takes, so that Kafka and Headrace exclude each other.
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return None
+            raise
+        return fd
+
+    def unlock(self, lock: object) -> None:
+        assert isinstance(lock, int)
+        os.close(lock)
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        stats = os.statvfs(path)
+        return stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize
+
+
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    try:
+        function = ctypes.CDLL(None).sync_file_range
+    except (AttributeError, OSError):  # not Linux, or a libc without it
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    return function
+
+
+_sync_file_range = _find_sync_file_range()
+
+
+def start_writeback(file: File, position: int, length: int) -> None:
+    """Ask the kernel to begin writing a range out, so that neither write() nor fdatasync finds a mountain later.
+
+    A hint: it promises nothing about durability and its failure means nothing.
+    """
+    if _sync_file_range is not None and file.fd >= 0:
+        _sync_file_range(file.fd, position, length, _SYNC_FILE_RANGE_WRITE)

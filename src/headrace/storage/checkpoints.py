@@ -1,0 +1,154 @@
+"""The small text files beside the logs: offset checkpoints, partition.metadata, meta.properties, the clean mark.
+
+Formats only; who writes them and when is decided in `manager` and `log`.
+"""
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+
+
+class CorruptCheckpoint(ValueError):
+    """A checkpoint file that does not say what it should."""
+
+
+def encode_lines(lines: Iterable[str]) -> bytes:
+    """Version 0, the number of lines, the lines."""
+    body = list(lines)
+    return "".join(f"{line}\n" for line in ("0", str(len(body)), *body)).encode()
+
+
+def decode_lines(data: bytes) -> list[str]:
+    lines = data.decode("utf-8", "replace").splitlines()
+    try:
+        if int(lines[0]) != 0:
+            raise CorruptCheckpoint(f"version {lines[0]!r}, only 0 is known")
+        count = int(lines[1])
+    except (IndexError, ValueError) as error:
+        if isinstance(error, CorruptCheckpoint):
+            raise
+        raise CorruptCheckpoint("no version and count at the top") from None
+    body = [line for line in lines[2:] if line.strip()]
+    if len(body) != count:
+        raise CorruptCheckpoint(f"{count} lines announced, {len(body)} found")
+    return body
+
+
+TopicPartition = tuple[str, int]
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    return encode_lines(f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
+
+
+def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
+    offsets = {}
+    for line in decode_lines(data):
+        fields = line.split()
+        try:
+            topic, partition, offset = fields[0], int(fields[1]), int(fields[2])
+        except (IndexError, ValueError):
+            raise CorruptCheckpoint(f"line {line!r}") from None
+        if len(fields) != 3 or offset < 0 or partition < 0:
+            raise CorruptCheckpoint(f"line {line!r}")
+        offsets[topic, partition] = offset
+    return offsets
+
+
+def encode_uuid(uuid: bytes) -> str:
+    """Kafka writes ids as unpadded URL-safe base 64."""
+    return urlsafe_b64encode(uuid).decode().rstrip("=")
+
+
+def decode_uuid(text: str) -> bytes:
+    try:
+        uuid = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        uuid = b""
+    if len(uuid) != 16:
+        raise CorruptCheckpoint(f"{text!r} is not an id of 22 base-64 characters")
+    return uuid
+
+
+def encode_partition_metadata(topic_id: bytes) -> bytes:
+    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode()
+
+
+def decode_partition_metadata(data: bytes) -> bytes:
+    fields = _fields(data, ":")
+    if fields.get("version") != "0":
+        raise CorruptCheckpoint(f"partition.metadata version {fields.get('version')!r}, only 0 is known")
+    topic_id = decode_uuid(fields.get("topic_id", ""))
+    if topic_id == bytes(16):
+        raise CorruptCheckpoint("partition.metadata with the zero topic id")
+    return topic_id
+
+
+class MetaProperties(NamedTuple):
+    """Who owns a log dir. None where the file does not say."""
+
+    cluster_id: str | None
+    node_id: int | None
+    directory_id: bytes | None
+    version: int = 1
+
+    def encode(self) -> bytes:
+        lines = ["#"]
+        if self.cluster_id is not None:
+            lines.append(f"cluster.id={self.cluster_id}")
+        if self.directory_id is not None:
+            lines.append(f"directory.id={encode_uuid(self.directory_id)}")
+        if self.node_id is not None:
+            lines.append(f"node.id={self.node_id}")
+        lines.append(f"version={self.version}")
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "MetaProperties":
+        fields = _fields(data, "=")
+        try:
+            version = int(fields.get("version", "0"))
+            # Version 0 is ZooKeeper's time: the id was called broker.id and the cluster id could be missing.
+            node = fields.get("node.id", fields.get("broker.id"))
+            node_id = None if node is None or int(node) < 0 else int(node)
+        except ValueError as error:
+            raise CorruptCheckpoint(f"meta.properties: {error}") from None
+        if version not in (0, 1):
+            raise CorruptCheckpoint(f"meta.properties version {version}, only 0 and 1 are known")
+        directory = fields.get("directory.id")
+        return cls(fields.get("cluster.id"), node_id, decode_uuid(directory) if directory else None, version)
+
+
+def _fields(data: bytes, separator: str) -> dict[str, str]:
+    fields = {}
+    for line in data.decode("utf-8", "replace").splitlines():
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        name, found, value = line.partition(separator)
+        if not found:
+            raise CorruptCheckpoint(f"line {line!r} has no {separator!r}")
+        fields[name.strip()] = value.strip()
+    return fields
+
+
+def encode_clean_shutdown(broker_epoch: int) -> bytes:
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+
+
+def decode_clean_shutdown(data: bytes) -> int:
+    """The broker epoch of the last life, -1 if the mark does not say (older Kafka left it empty)."""
+    try:
+        return int(json.loads(data)["brokerEpoch"])
+    except (ValueError, TypeError, KeyError):
+        return -1

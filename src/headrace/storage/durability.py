@@ -1,0 +1,82 @@
+"""Group commit: what has to reach stable storage before a log may call an offset durable.
+
+The loop takes a plan, a thread runs it, the loop marks it. Nothing in a plan changes after it was taken.
+"""
+
+from typing import NamedTuple
+
+from headrace.storage.files import Disk, File
+from headrace.storage.pool import Handle
+from headrace.storage.segment import Segment
+
+
+class SegmentSync(NamedTuple):
+    """One segment of a plan: its pinned log file and, once rolled, the small files beside it."""
+
+    segment: Segment
+    handle: Handle
+    file: File
+    size: int
+    rolled: bool
+    paths: tuple[str, ...]
+
+
+class SyncPlan:
+    """Everything between `durable_end` and the end of a log at one moment, oldest segment first."""
+
+    __slots__ = ("disk", "done", "end_offset", "epochs", "error", "files", "folders", "generation", "segments")
+
+    def __init__(
+        self,
+        disk: Disk,
+        end_offset: int,
+        generation: int,
+        segments: list[SegmentSync],
+        files: list[str],
+        folders: list[str],
+        epochs: tuple[str, bytes] | None,
+    ) -> None:
+        self.disk = disk
+        self.end_offset = end_offset
+        self.generation = generation
+        """Of the log's truncations: bytes synced before one say nothing about those written after it."""
+        self.segments = segments
+        self.files = files
+        self.folders = folders
+        self.epochs = epochs
+        self.done = False
+        self.error: OSError | None = None
+
+    def run(self) -> None:
+        """In a thread. After a failure the log is lost to writes: what the kernel still holds is unknown."""
+        try:
+            for part in self.segments:
+                part.file.sync()
+                for path in part.paths:
+                    self._sync_path(path)
+            for path in self.files:
+                self._sync_path(path)
+            if self.epochs is not None:
+                self.disk.replace_bytes(*self.epochs)
+            for folder in self.folders:
+                self.disk.sync_dir(folder)
+        except OSError as error:
+            self.error = error
+            raise
+        self.done = True
+
+    def _sync_path(self, path: str) -> None:
+        try:
+            file = self.disk.open(path, readonly=True)
+        except FileNotFoundError:
+            return  # retention was faster
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+    def release(self) -> None:
+        """Give the pinned files back; on the loop, once."""
+        for part in self.segments:
+            part.handle.unpin()
+        self.segments = []

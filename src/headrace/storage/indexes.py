@@ -1,0 +1,176 @@
+"""The three sparse indexes beside a segment: offset -> position, timestamp -> offset, aborted transactions.
+
+They live in memory as arrays and reach the disk whole, when the segment is rolled, flushed or closed: after any
+other end, recovery builds them anew. So an entry costs no system call, and no file is ever padded with zeros as
+Kafka's preallocated ones are (those are read all the same).
+"""
+
+import operator
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from struct import Struct
+from typing import NamedTuple
+
+OFFSET_ENTRY_BYTES = 8
+TIME_ENTRY_BYTES = 12
+RELATIVE_OFFSET_MAX = 0x7FFFFFFF
+_SWAP = sys.byteorder == "little"
+_TIME_ENTRY = Struct(">qi")
+_ABORTED = Struct(">hqqqq")
+ABORTED_ENTRY_BYTES = _ABORTED.size
+assert ABORTED_ENTRY_BYTES == 34
+
+
+class CorruptIndex(Exception):
+    """An index file that cannot be what was written; the segment's index has to be rebuilt."""
+
+
+def _unpadded(data: bytes, entry_bytes: int) -> bytes:
+    """Cut the zeros that Kafka preallocates; the last real entry may itself end in zero bytes."""
+    used = len(data.rstrip(b"\0"))
+    used += -used % entry_bytes
+    if len(data) % entry_bytes and used > len(data) // entry_bytes * entry_bytes:
+        raise CorruptIndex(f"{len(data)} bytes are not whole entries of {entry_bytes}")
+    return data[:used]
+
+
+def _big_endian(values: "array[int]") -> "array[int]":
+    if _SWAP:
+        values.byteswap()
+    return values
+
+
+class OffsetIndex:
+    """(relative offset, position): the batches from `position` on reach up to at least that offset."""
+
+    __slots__ = ("offsets", "positions")
+
+    def __init__(self) -> None:
+        self.offsets = array("i")
+        self.positions = array("i")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def append(self, relative_offset: int, position: int) -> None:
+        self.offsets.append(relative_offset)
+        self.positions.append(position)
+
+    def position_before(self, relative_offset: int) -> int:
+        """A position from which a scan forward meets the batch that holds the offset."""
+        slot = bisect_right(self.offsets, relative_offset)
+        return self.positions[slot - 1] if slot else 0
+
+    def truncate(self, relative_offset: int) -> None:
+        """Drop entries at or above an offset."""
+        slot = bisect_left(self.offsets, relative_offset)
+        del self.offsets[slot:]
+        del self.positions[slot:]
+
+    def encode(self) -> bytes:
+        entries = array("i", bytes(OFFSET_ENTRY_BYTES * len(self.offsets)))
+        entries[0::2] = self.offsets
+        entries[1::2] = self.positions
+        return _big_endian(entries).tobytes()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "OffsetIndex":
+        entries = array("i")
+        entries.frombytes(_unpadded(data, OFFSET_ENTRY_BYTES))
+        _big_endian(entries)
+        index = cls()
+        index.offsets = entries[0::2]
+        index.positions = entries[1::2]
+        return index
+
+
+class TimeIndex:
+    """(largest timestamp so far, relative offset of the batch that had it): both columns only grow."""
+
+    __slots__ = ("offsets", "timestamps")
+
+    def __init__(self) -> None:
+        self.timestamps = array("q")
+        self.offsets = array("i")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def append(self, timestamp: int, relative_offset: int) -> None:
+        """Add an entry unless the timestamp says nothing new."""
+        if timestamp > (self.timestamps[-1] if self.timestamps else -1):
+            self.timestamps.append(timestamp)
+            self.offsets.append(relative_offset)
+
+    def offset_before(self, timestamp: int) -> int:
+        """Relative offset below which every record is older than `timestamp`."""
+        slot = bisect_right(self.timestamps, timestamp)
+        return self.offsets[slot - 1] if slot else 0
+
+    def truncate(self, relative_offset: int) -> None:
+        slot = bisect_left(self.offsets, relative_offset)
+        del self.timestamps[slot:]
+        del self.offsets[slot:]
+
+    def encode(self) -> bytes:
+        count = len(self.offsets)
+        halves = array("i")
+        halves.frombytes(_big_endian(self.timestamps[:]).tobytes())
+        entries = array("i", bytes(TIME_ENTRY_BYTES * count))
+        entries[0::3] = halves[0::2]
+        entries[1::3] = halves[1::2]
+        entries[2::3] = _big_endian(self.offsets[:])
+        return entries.tobytes()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "TimeIndex":
+        entries = array("i")
+        entries.frombytes(_unpadded(data, TIME_ENTRY_BYTES))
+        halves = array("i", bytes(8 * (len(entries) // 3)))
+        halves[0::2] = entries[0::3]
+        halves[1::2] = entries[1::3]
+        index = cls()
+        index.timestamps.frombytes(halves.tobytes())
+        _big_endian(index.timestamps)
+        index.offsets = _big_endian(entries[2::3])
+        # A lookup that trusted a column out of order could skip records that match, so this one is checked whole.
+        for column in (index.timestamps, index.offsets):
+            if len(column) and (column[0] < 0 or not all(map(operator.le, column, column[1:]))):
+                raise CorruptIndex("time index entries go backward")
+        return index
+
+
+def last_time_entry(data: bytes) -> tuple[int, int]:
+    """(timestamp, relative offset) of the last entry of a time index file's last bytes."""
+    if len(data) < TIME_ENTRY_BYTES:
+        raise CorruptIndex("time index without an entry")
+    timestamp, relative_offset = _TIME_ENTRY.unpack_from(data, len(data) - TIME_ENTRY_BYTES)
+    if timestamp == 0 and relative_offset == 0:
+        raise CorruptIndex("time index padded with zeros")
+    if timestamp < 0 or relative_offset < 0:
+        raise CorruptIndex("time index entry below zero")
+    return timestamp, relative_offset
+
+
+class AbortedTxn(NamedTuple):
+    """One aborted transaction: its first offset, the offset of its marker, and the LSO once it ended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+    def encode(self) -> bytes:
+        return _ABORTED.pack(0, *self)
+
+
+def decode_aborted(data: bytes, base_offset: int) -> list[AbortedTxn]:
+    """All whole entries of a transaction index; what a torn write left at the end is not one."""
+    aborted = []
+    for version, *fields in _ABORTED.iter_unpack(data[: len(data) // ABORTED_ENTRY_BYTES * ABORTED_ENTRY_BYTES]):
+        entry = AbortedTxn._make(fields)
+        if version != 0 or entry.last_offset < base_offset or entry.first_offset > entry.last_offset:
+            raise CorruptIndex(f"transaction index entry {entry} of version {version}")
+        aborted.append(entry)
+    return aborted

@@ -1,0 +1,408 @@
+"""From a folder to a Log: leftovers of interrupted work, checking what may be torn, setting damage aside.
+
+Nothing that cannot be explained as an unfinished write is ever removed here; `docs/decisions/0002-quarantine.md`
+says why.
+"""
+
+import os.path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from headrace.config import LogConfig
+from headrace.errors import KafkaError
+from headrace.records.batch import check_stored
+from headrace.records.layout import HEADER_BYTES, LOG_OVERHEAD, BatchHeader
+from headrace.storage import epochs as epoch_file
+from headrace.storage.checkpoints import (
+    PARTITION_METADATA,
+    CorruptCheckpoint,
+    decode_partition_metadata,
+)
+from headrace.storage.epochs import EpochCache
+from headrace.storage.files import Disk
+from headrace.storage.pool import FilePool
+from headrace.storage.segment import WALK_BYTES, CorruptSegment, Segment, file_name
+
+CORRUPT_SUFFIX = ".corrupt"
+INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
+OFFSET_DIGITS = 20
+
+
+@dataclass(slots=True)
+class Hole:
+    """Offsets that were in a segment now set aside: reading them is an error, never a silent skip."""
+
+    start_offset: int
+    end_offset: int
+    path: str
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening a log found, for people (`lines`) and for the broker (`holes`)."""
+
+    path: str
+    clean: bool
+    segments_checked: int = 0
+    bytes_checked: int = 0
+    bytes_truncated: int = 0
+    lines: list[str] = field(default_factory=list)
+    holes: list[Hole] = field(default_factory=list)
+
+    def say(self, line: str) -> None:
+        self.lines.append(f"{os.path.basename(self.path)}: {line}")
+
+
+class OldFormat(Exception):
+    """A log with messages from before Kafka 0.11. Only Kafka can rewrite it; cutting it off would destroy it."""
+
+
+@dataclass(slots=True)
+class LoadedFolder:
+    """What is known of a folder before it becomes a Log."""
+
+    segments: list[Segment]
+    end_offset: int
+    log_start_offset: int
+    recovery_point: int
+    epochs: EpochCache
+    topic_id: bytes | None
+    report: RecoveryReport
+
+
+def load_folder(
+    pool: FilePool,
+    path: str,
+    config: LogConfig,
+    *,
+    clean: bool,
+    recovery_point: int,
+    log_start: int,
+    now_ms: int,
+) -> LoadedFolder:
+    """Bring a partition's folder into a state that may be served."""
+    disk = pool.disk
+    report = RecoveryReport(path, clean)
+    disk.make_dirs(path)
+    finish_interrupted(disk, path, report)
+    names = disk.list(path)
+    epochs = _load_epochs(disk, path, report)
+    topic_id = _load_topic_id(disk, path, report)
+    segments = _load_segments(pool, path, names, now_ms, report)
+    report.holes = _known_holes(path, names, segments)
+    if not clean:
+        _Recovery(pool, path, config, segments, epochs, report, recovery_point, now_ms).run()
+    if not segments:
+        start = max([log_start, *(hole.end_offset for hole in report.holes)])
+        segments.append(Segment.create(pool, path, start, config, now_ms))
+    end_offset = _end_offset(segments[-1], report)
+    first = min([segments[0].base_offset, *(hole.start_offset for hole in report.holes)])
+    log_start = max(log_start, first)
+    if log_start > end_offset:
+        # Records below the start were deleted on purpose, and the rest never reached the disk.
+        report.say(f"ends at {end_offset}, below its start {log_start}: starts empty at {log_start}")
+        for segment in segments:
+            segment.close()
+            for file in segment.paths():
+                disk.remove(file)
+        segments[:] = [Segment.create(pool, path, log_start, config, now_ms)]
+        end_offset = log_start
+        epochs.clear()
+    epochs.truncate_from_end(end_offset)
+    epochs.truncate_from_start(log_start)
+    for segment in segments[:-1]:
+        # After a clean stop all was synced; after another, what lies below the recovery point was.
+        segment.synced = clean or segment.base_offset < recovery_point
+        segment.synced_size = segment.size if segment.synced else 0
+    active = segments[-1]
+    active.synced_size = active.size if clean else 0
+    active.forget_tail(end_offset)
+    assert active.max_timestamp >= -1
+    active.bytes_since_index = active.size - (active.offsets.positions[-1] if len(active.offsets) else 0)
+    active.configure(config)
+    return LoadedFolder(
+        segments, end_offset, log_start, end_offset if clean else min(recovery_point, end_offset), epochs, topic_id, report
+    )
+
+
+# -- what interrupted work left behind
+
+
+def finish_interrupted(disk: Disk, path: str, report: RecoveryReport) -> None:
+    """Complete deletions and compaction swaps that a crash cut short."""
+    names = disk.list(path)
+    for name in names:
+        if name.endswith(".deleted") and not name.endswith(".checkpoint.deleted"):
+            disk.remove(f"{path}/{name}")
+    if any(name.endswith((".cleaned", ".swap")) for name in names):
+        from headrace.storage.compaction import finish_swaps
+
+        finish_swaps(disk, path)
+        report.say("finished an interrupted compaction")
+
+
+def _segment_bases(names: Sequence[str], suffix: str) -> list[int]:
+    bases = []
+    for name in names:
+        stem = name.removesuffix(suffix)
+        if stem != name and len(stem) == OFFSET_DIGITS and stem.isdigit():
+            bases.append(int(stem))
+    return bases
+
+
+def _load_segments(
+    pool: FilePool, path: str, names: Sequence[str], now_ms: int, report: RecoveryReport
+) -> list[Segment]:
+    bases = _segment_bases(names, ".log")
+    known = set(bases)
+    for suffix in INDEX_SUFFIXES:
+        for base in _segment_bases(names, suffix):
+            if base not in known:
+                # Derived from a log file that is gone, so it can say nothing.
+                pool.disk.remove(f"{path}/{file_name(base, suffix)}")
+                report.say(f"removed {file_name(base, suffix)}, which had no log file")
+    return [
+        Segment(pool, path, base, pool.disk.size(f"{path}/{file_name(base, '.log')}"), now_ms)
+        for base in sorted(bases)
+    ]
+
+
+def _known_holes(path: str, names: Sequence[str], segments: list[Segment]) -> list[Hole]:
+    """Segments set aside in an earlier life: a hole reaches up to the next segment that is there."""
+    holes = []
+    for base in sorted(_segment_bases(names, ".log" + CORRUPT_SUFFIX)):
+        following = [segment.base_offset for segment in segments if segment.base_offset > base]
+        if following:
+            holes.append(Hole(base, following[0], f"{path}/{file_name(base, '.log' + CORRUPT_SUFFIX)}"))
+    return holes
+
+
+def _load_epochs(disk: Disk, path: str, report: RecoveryReport) -> EpochCache:
+    try:
+        return EpochCache.decode(disk.read_bytes(f"{path}/{epoch_file.FILE_NAME}"))
+    except FileNotFoundError:
+        return EpochCache()
+    except CorruptCheckpoint as error:
+        report.say(f"{epoch_file.FILE_NAME} is unreadable ({error}), starting without it")
+        return EpochCache()
+
+
+def _load_topic_id(disk: Disk, path: str, report: RecoveryReport) -> bytes | None:
+    try:
+        data = disk.read_bytes(f"{path}/{PARTITION_METADATA}")
+        return decode_partition_metadata(data) if data else None
+    except FileNotFoundError:
+        return None
+    except CorruptCheckpoint as error:
+        report.say(f"{PARTITION_METADATA} is unreadable ({error})")
+        return None
+
+
+def _end_offset(segment: Segment, report: RecoveryReport) -> int:
+    last = segment.last_batch()
+    return segment.base_offset if last is None else last[1].end_offset
+
+
+# -- checking batches
+
+
+def checked_batches(segment: Segment, next_offset: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """(position, header, whole batch) while batches are valid; raises CorruptSegment at the first that is not.
+
+    Offsets may have gaps but must grow, and must be near enough to the base for a relative offset.
+    """
+    size = segment.size
+    file = segment.handle.pin()
+    try:
+        position = 0
+        while position < size:
+            chunk = memoryview(file.read(min(WALK_BYTES, size - position), position))
+            at = 0
+            while at < len(chunk):
+                here = position + at
+                needed = _batch_bytes(segment, chunk, at, here)
+                if needed > len(chunk) - at:
+                    if at:
+                        break
+                    chunk = memoryview(file.read(needed, position))
+                try:
+                    header = check_stored(chunk, at, len(chunk))
+                except KafkaError as error:
+                    raise CorruptSegment(segment.handle.path, here, error.message or "invalid batch") from None
+                if header.base_offset < next_offset or header.last_offset > segment.max_offset:
+                    raise CorruptSegment(
+                        segment.handle.path, here, f"offset {header.base_offset} where {next_offset} comes next"
+                    )
+                yield here, header, chunk[at : at + needed]
+                next_offset = header.end_offset
+                at += needed
+            position += at
+    finally:
+        segment.handle.unpin()
+
+
+def _batch_bytes(segment: Segment, chunk: memoryview, at: int, position: int) -> int:
+    """Whole length of the batch at `at`, at least a header's; CorruptSegment if the file is too short for it."""
+    left = segment.size - position
+    if left < HEADER_BYTES:
+        raise CorruptSegment(segment.handle.path, position, f"{left} bytes are too few for a batch header")
+    if len(chunk) - at < HEADER_BYTES:
+        return HEADER_BYTES if at else len(chunk) + 1
+    length = int.from_bytes(chunk[at + 8 : at + 12], "big", signed=True)
+    magic = chunk[at + 16]
+    if magic in (0, 1) and position == 0 and 14 <= length <= left - LOG_OVERHEAD:
+        raise OldFormat(f"{segment.handle.path} holds messages of format v{magic}, from before Kafka 0.11")
+    if length + LOG_OVERHEAD > left:
+        raise CorruptSegment(segment.handle.path, position, f"a batch of {length} bytes where {left} remain")
+    return max(length + LOG_OVERHEAD, HEADER_BYTES)
+
+
+class _Recovery:
+    """Check every segment at or above the recovery point, in order."""
+
+    def __init__(
+        self,
+        pool: FilePool,
+        path: str,
+        config: LogConfig,
+        segments: list[Segment],
+        epochs: EpochCache,
+        report: RecoveryReport,
+        recovery_point: int,
+        now_ms: int,
+    ) -> None:
+        self.pool = pool
+        self.disk = pool.disk
+        self.path = path
+        self.config = config
+        self.segments = segments
+        self.epochs = epochs
+        self.report = report
+        self.recovery_point = recovery_point
+        self.now_ms = now_ms
+        self.next_offset = 0
+
+    def run(self) -> None:
+        segments = self.segments
+        first = 0
+        while first + 1 < len(segments) and segments[first + 1].base_offset <= self.recovery_point:
+            first += 1
+        for segment in segments[first:]:
+            if segment not in segments:
+                continue  # set aside together with an earlier one
+            try:
+                self._check(segment)
+            except CorruptSegment as damage:
+                self._handle_damage(segment, damage)
+
+    def _check(self, segment: Segment) -> None:
+        """Validate a segment and build its indexes as if its batches were appended now."""
+        size = segment.size
+        segment.reset_indexes()
+        segment.index_interval_bytes = self.config.index_interval_bytes
+        position = 0
+        self.report.segments_checked += 1
+        try:
+            for position, header, batch in checked_batches(segment, max(self.next_offset, segment.base_offset)):
+                segment.note_batch(position, len(batch), header.last_offset, header.max_timestamp)
+                segment.size = size
+                if header.leader_epoch > self.epochs.latest_epoch:
+                    self.epochs.assign(header.leader_epoch, header.base_offset)
+                self.next_offset = header.end_offset
+        finally:
+            self.report.bytes_checked += size
+        segment.write_indexes()
+
+    def _handle_damage(self, segment: Segment, damage: CorruptSegment) -> None:
+        later = self.segments[self.segments.index(segment) + 1 :]
+        if any(_has_valid_batch(other) for other in later):
+            self._quarantine(segment, damage)
+            return
+        for other in later:
+            self._set_aside(other, f"follows damage in {os.path.basename(damage.path)}")
+        self._truncate(segment, damage)
+
+    def _truncate(self, segment: Segment, damage: CorruptSegment) -> None:
+        """The usual end of a crash: a batch that was being written. Whatever follows it goes with it."""
+        cut = segment.size - damage.position
+        if _valid_batch_after(segment, damage.position):
+            # Not a torn write: whole batches lie behind the bad one. Their bytes are kept for a person to look at.
+            copy = f"{segment.handle.path}.{damage.position}{CORRUPT_SUFFIX}"
+            self._copy_tail(segment, damage.position, copy)
+            self.report.say(f"kept the {cut} bytes cut off as {os.path.basename(copy)}")
+        segment.handle.open().truncate(damage.position)
+        segment.size = damage.position
+        segment.write_indexes()
+        self.report.bytes_truncated += cut
+        self.report.say(
+            f"cut {cut} bytes off {os.path.basename(damage.path)} at byte {damage.position} "
+            f"(offset {max(self.next_offset, segment.base_offset)}): {damage.reason}"
+        )
+
+    def _quarantine(self, segment: Segment, damage: CorruptSegment) -> None:
+        following = self.segments[self.segments.index(segment) + 1].base_offset
+        path = self._set_aside(segment, f"{damage.reason} at byte {damage.position}")
+        self.report.holes.append(Hole(segment.base_offset, following, path))
+        self.next_offset = max(self.next_offset, following)
+
+    def _set_aside(self, segment: Segment, reason: str) -> str:
+        self.segments.remove(segment)
+        segment.close()
+        path = set_segment_aside(self.disk, segment)
+        self.report.say(f"set {file_name(segment.base_offset, '.log')} aside as {os.path.basename(path)}: {reason}")
+        return path
+
+    def _copy_tail(self, segment: Segment, position: int, path: str) -> None:
+        file = segment.handle.open()
+        copy = self.disk.open(path, create=True)
+        try:
+            copy.truncate(0)
+            while position < segment.size:
+                data = file.read(WALK_BYTES, position)
+                copy.append(data)
+                position += len(data)
+            copy.sync()
+        finally:
+            copy.close()
+        self.disk.sync_dir(self.path)
+
+
+def set_segment_aside(disk: Disk, segment: Segment) -> str:
+    """Rename a segment's log so that nothing serves or deletes it; its indexes can be derived again."""
+    source = segment.path(".log")
+    target = source + CORRUPT_SUFFIX
+    for suffix in INDEX_SUFFIXES:
+        if disk.exists(segment.path(suffix)):
+            disk.remove(segment.path(suffix))
+    disk.rename(source, target)
+    disk.sync_dir(segment.folder)
+    return target
+
+
+def _has_valid_batch(segment: Segment) -> bool:
+    try:
+        for _ in checked_batches(segment, segment.base_offset):
+            return True
+    except CorruptSegment:
+        pass
+    return False
+
+
+def _valid_batch_after(segment: Segment, position: int) -> bool:
+    """Whether the batch after the one at `position` is whole: then the damage is not the end of a torn write."""
+    file = segment.handle.open()
+    head = file.read(HEADER_BYTES, position)
+    if len(head) < HEADER_BYTES:
+        return False
+    position += int.from_bytes(head[8:12], "big", signed=True) + LOG_OVERHEAD
+    if position <= 0 or position + HEADER_BYTES > segment.size:
+        return False
+    length = int.from_bytes(file.read(4, position + 8), "big", signed=True) + LOG_OVERHEAD
+    if length < HEADER_BYTES or position + length > segment.size:
+        return False
+    data = file.read(length, position)
+    try:
+        check_stored(memoryview(data), 0, len(data))
+    except KafkaError:
+        return False
+    return True
