@@ -1,0 +1,297 @@
+"""One connection to one broker: frames out, frames in, any number of requests in flight.
+
+A request in flight is a future under its correlation id. A connection that misbehaves in any way is closed and all
+that waits on it fails: answers come in order, so nothing behind a lost one can be trusted to come.
+"""
+
+import asyncio
+from typing import Any
+
+from headrace import __version__
+from headrace.client.address import format_address
+from headrace.client.errors import (
+    BrokerUnreachable,
+    ClientError,
+    ConnectionLost,
+    NotKafka,
+    RequestTimedOut,
+    UnsupportedApi,
+)
+from headrace.errors import Err
+from headrace.protocol import messages as m
+from headrace.protocol.api import API, Api, ApiKey
+from headrace.protocol.frames import LENGTH, decode_response, encode_request
+from headrace.protocol.primitives import ProtocolError
+
+FRAME_BYTES_MAX = 128 << 20
+READ_BYTES = 64 << 10
+CONNECT_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 30.0
+CORRELATION_IDS = 1 << 31
+
+
+class _Waiting:
+    """A request that was sent and not yet answered."""
+
+    __slots__ = ("answer", "api", "version")
+
+    def __init__(self, api: Api, version: int, answer: "asyncio.Future[Any]") -> None:
+        self.api = api
+        self.version = version
+        self.answer = answer
+
+
+class _Frames(asyncio.BufferedProtocol):
+    """Cuts the stream into frames. Small ones come out of a shared buffer; the rest of a large one is read in place."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        self._buffer = bytearray(READ_BYTES)
+        self._used = 0
+        self._frame: bytearray | None = None
+        self._filled = 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return memoryview(self._frame)[self._filled :]
+        return memoryview(self._buffer)[self._used :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._frame is not None:
+            self._filled += nbytes
+            if self._filled == len(self._frame):
+                frame, self._frame = self._frame, None
+                self._connection._frame_received(frame)
+            return
+        self._used += nbytes
+        self._cut()
+
+    def _cut(self) -> None:
+        """Take whole frames out of the shared buffer; move an unfinished one to a buffer of its own size."""
+        buffer, used, pos = self._buffer, self._used, 0
+        while used - pos >= 4:
+            (length,) = LENGTH.unpack_from(buffer, pos)
+            if not 4 <= length <= self._connection.frame_bytes_max:
+                self._connection._fail(_wrong_length(self._connection.peer, bytes(buffer[pos : pos + 4]), length))
+                return
+            start = pos + 4
+            pos = start + length
+            if pos <= used:
+                self._connection._frame_received(bytes(memoryview(buffer)[start:pos]))
+                continue
+            self._frame = bytearray(length)
+            self._filled = used - start
+            self._frame[: self._filled] = memoryview(buffer)[start:used]
+            self._used = 0
+            return
+        rest = used - pos
+        buffer[:rest] = buffer[pos:used]
+        self._used = rest
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        peer = self._connection.peer
+        reason = f" ({_reason(exc)})" if exc else ""
+        self._connection._fail(ConnectionLost(f"{peer} closed the connection before it answered{reason}"))
+
+    def pause_writing(self) -> None:
+        self._connection._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._connection._writable.set()
+
+
+class Connection:
+    """Made by `Connection.open`. `request` may be called any number of times at once."""
+
+    def __init__(self, host: str, port: int, client_id: str, frame_bytes_max: int) -> None:
+        self.host = host
+        self.port = port
+        self.peer = format_address(host, port)
+        self.client_id = client_id
+        self.frame_bytes_max = frame_bytes_max
+        self.versions: dict[int, tuple[int, int]] = {}
+        """API key -> the lowest and highest version the broker serves."""
+        self.features: dict[str, int] = {}
+        """Finalized features of the cluster, such as metadata.version."""
+        self._transport: asyncio.Transport | None = None
+        self._waiting: dict[int, _Waiting] = {}
+        self._next_id = 0
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._failure: ClientError | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str = "headrace",
+        timeout_s: float = CONNECT_TIMEOUT_S,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> "Connection":
+        """Connect and agree on versions. Raises BrokerUnreachable, NotKafka or UnsupportedApi."""
+        connection = cls(host, port, client_id, frame_bytes_max)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                transport, _ = await loop.create_connection(lambda: _Frames(connection), host, port)
+                connection._transport = transport
+                await connection._negotiate()
+        except TimeoutError:
+            connection.close()
+            if connection._transport is None:
+                raise BrokerUnreachable(f"{connection.peer} does not answer: no connection within {timeout_s:g} s") from None
+            raise NotKafka(
+                f"{connection.peer} accepts connections but did not answer a Kafka request within {timeout_s:g} s: "
+                "it may be overloaded, speak TLS, or be no Kafka broker"
+            ) from None
+        except OSError as error:
+            connection.close()
+            raise BrokerUnreachable(f"cannot connect to {connection.peer}: {_reason(error)}") from None
+        except ConnectionLost as error:
+            raise NotKafka(
+                f"{connection.peer} closed the connection at the first request: it may speak TLS or be no Kafka broker"
+            ) from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @property
+    def is_open(self) -> bool:
+        return self._failure is None
+
+    def version_of(self, key: ApiKey, version_max: int | None = None) -> int:
+        """The highest version of an API that both sides know, at most `version_max`. Raises UnsupportedApi."""
+        api = API[key]
+        served = self.versions.get(key)
+        if served is None:
+            raise UnsupportedApi(f"the broker at {self.peer} does not serve {api.name}")
+        highest = min(served[1], api.latest_stable, api.latest_stable if version_max is None else version_max)
+        if highest < max(served[0], api.min_version):
+            raise UnsupportedApi(
+                f"the broker at {self.peer} serves {api.name} in versions {served[0]} to {served[1]}, "
+                f"this client knows {api.min_version} to {api.latest_stable}"
+            )
+        return highest
+
+    async def request(
+        self,
+        key: ApiKey,
+        body: Any,
+        *,
+        version_max: int | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> Any:
+        """Send `body` and return the answer's message. Its error codes are the caller's to read."""
+        version = self.version_of(key, version_max)
+        return await self._exchange(API[key], version, body, timeout_s)
+
+    async def send(self, key: ApiKey, body: Any, *, version_max: int | None = None) -> None:
+        """Send what has no answer: Produce with acks=0."""
+        await self._write(API[key], self.version_of(key, version_max), self._take_id(), body)
+
+    def close(self) -> None:
+        self._fail(ConnectionLost(f"the connection to {self.peer} was closed here"))
+
+    # -- inside
+
+    async def _negotiate(self) -> None:
+        api = API[ApiKey.API_VERSIONS]
+        request = m.ApiVersionsRequest(client_software_name="headrace", client_software_version=__version__)
+        answer = await self._exchange(api, api.latest_stable, request, timeout_s=None)
+        if answer.error_code == Err.UNSUPPORTED_VERSION:
+            # An older broker answers in version 0 and says there what it does know.
+            highest = next((row.max_version for row in answer.api_keys if row.api_key == api.key), 0)
+            answer = await self._exchange(api, max(0, min(highest, api.latest_stable)), request, timeout_s=None)
+        if answer.error_code:
+            raise UnsupportedApi(f"the broker at {self.peer} refused to name its versions (error {answer.error_code})")
+        self.versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+        self.features = {row.name: row.max_version_level for row in answer.finalized_features}
+
+    async def _exchange(self, api: Api, version: int, body: Any, timeout_s: float | None) -> Any:
+        correlation_id = self._take_id()
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._write(api, version, correlation_id, body, _Waiting(api, version, answer))
+                return await answer
+        except TimeoutError:
+            failure = RequestTimedOut(f"{self.peer} did not answer {api.name} within {timeout_s:g} s")
+            self._fail(failure)
+            raise failure from None
+        finally:
+            # One that was cancelled stays in `_waiting`: its answer still comes, and has to be passed over.
+            if not answer.done():
+                answer.cancel()
+
+    async def _write(self, api: Api, version: int, correlation_id: int, body: Any, waiting: _Waiting | None = None) -> None:
+        frame = encode_request(api, version, correlation_id, self.client_id, body)
+        await self._writable.wait()
+        if self._failure is not None:
+            raise self._failure
+        assert self._transport is not None
+        if waiting is not None:
+            self._waiting[correlation_id] = waiting
+        self._transport.writelines(frame)
+
+    def _take_id(self) -> int:
+        correlation_id = self._next_id
+        self._next_id = (correlation_id + 1) % CORRELATION_IDS
+        return correlation_id
+
+    def _frame_received(self, frame: bytes | bytearray) -> None:
+        (correlation_id,) = LENGTH.unpack_from(frame)
+        waiting = self._waiting.pop(correlation_id, None)
+        if waiting is None:
+            self._fail(NotKafka(f"{self.peer} answered a request that was never sent (id {correlation_id})"))
+            return
+        if waiting.answer.done():
+            return
+        try:
+            _, message = decode_response(waiting.api, _answer_version(waiting, frame), frame)
+        except ProtocolError as error:
+            failure = NotKafka(f"{self.peer} sent a {waiting.api.name} answer that cannot be read: {error}")
+            waiting.answer.set_exception(failure)
+            self._fail(failure)
+            return
+        waiting.answer.set_result(message)
+
+    def _fail(self, failure: ClientError) -> None:
+        """The end of the connection, whatever the reason; only the first one counts."""
+        if self._failure is None:
+            self._failure = failure
+            if self._transport is not None:
+                self._transport.abort()
+        self._writable.set()
+        waiting, self._waiting = self._waiting, {}
+        for one in waiting.values():
+            if not one.answer.done():
+                one.answer.set_exception(self._failure)
+
+
+def _answer_version(waiting: _Waiting, frame: bytes | bytearray) -> int:
+    """ApiVersions alone may be answered in another version than asked: 0, when the asked one is unknown."""
+    if waiting.api.key is ApiKey.API_VERSIONS and frame[4:6] == b"\x00\x23":
+        return 0
+    return waiting.version
+
+
+def _wrong_length(peer: str, head: bytes, length: int) -> ClientError:
+    """A first word that is no frame length usually belongs to another protocol; name it if it is a common one."""
+    if head == b"HTTP":
+        return NotKafka(f"{peer} is an HTTP server, not a Kafka broker")
+    if head[0] in (0x15, 0x16) and head[1] == 3:
+        return NotKafka(f"{peer} speaks TLS, which this client does not")
+    return NotKafka(f"{peer} announced an answer of {length} bytes: it is no Kafka broker, or the stream is damaged")
+
+
+def _reason(error: BaseException) -> str:
+    """An OSError's own words without its number, for a sentence."""
+    if isinstance(error, ConnectionRefusedError) or "Errno 111" in str(error):
+        # asyncio has texts of its own for this, one of them for a name with several addresses.
+        return "connection refused"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
