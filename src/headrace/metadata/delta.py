@@ -208,7 +208,9 @@ class Delta:
         if broker is None:
             raise ReplayError(f"{type(what).__name__} for broker {broker_id}, which is not registered")
         if broker.epoch != epoch:
-            raise ReplayError(f"{type(what).__name__} for broker {broker_id} epoch {epoch}, now at {broker.epoch}")
+            raise ReplayError(
+                f"{type(what).__name__} for broker {broker_id} epoch {epoch}, now at {broker.epoch}"
+            )
         return broker
 
     def unregister_broker(self, record: m.UnregisterBrokerRecord) -> None:
@@ -299,8 +301,7 @@ class Delta:
         if self.empty:
             return replace(image, offset=offset, epoch=epoch, timestamp_ms=timestamp_ms)
         topics = {
-            draft.id: Topic(draft.id, draft.name, _partitions(draft))
-            for draft in self._topics.values()
+            draft.id: Topic(draft.id, draft.name, _partitions(draft)) for draft in self._topics.values()
         }
         names_removed = [name for name, topic_id in self._names.items() if topic_id is None]
         names_set = {name: topic_id for name, topic_id in self._names.items() if topic_id is not None}
@@ -315,7 +316,9 @@ class Delta:
             topic_ids=image.topic_ids.update(names_set, names_removed),
             configs=_updated(image.configs, {r: c or None for r, c in self.configs.items()}),
             quotas=_updated(image.quotas, {e: q or None for e, q in self.quotas.items()}),
-            next_producer_id=image.next_producer_id if self.next_producer_id is None else self.next_producer_id,
+            next_producer_id=image.next_producer_id
+            if self.next_producer_id is None
+            else self.next_producer_id,
             acls=_updated(image.acls, self.acls),
             scrams=_updated(image.scrams, self.scrams),
             tokens=_updated(image.tokens, self.tokens),
@@ -444,7 +447,9 @@ def merge(old: Partition, record: m.PartitionChangeRecord) -> Partition:
         last_known_elr=old.last_known_elr if record.last_known_elr is None else tuple(record.last_known_elr),
         removing=old.removing if record.removing_replicas is None else tuple(record.removing_replicas),
         adding=old.adding if record.adding_replicas is None else tuple(record.adding_replicas),
-        recovery_state=old.recovery_state if record.leader_recovery_state == -1 else record.leader_recovery_state,
+        recovery_state=old.recovery_state
+        if record.leader_recovery_state == -1
+        else record.leader_recovery_state,
     )
 
 

@@ -11,6 +11,7 @@ from zlib import crc32
 K = TypeVar("K")
 V = TypeVar("V")
 
+
 def spread(key: Any) -> int:
     """A number that picks the shard. Not `hash()`: that is salted per process, and a replayed run must iterate alike."""
     kind = type(key)

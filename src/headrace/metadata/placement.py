@@ -7,12 +7,14 @@ ever. The dice is an argument: `dice(n)` returns a number in [0, n).
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from headrace.errors import Err, KafkaError
 
 Dice = Callable[[int], int]
+T = TypeVar("T")
 
 
 class UsableBroker(msgspec.Struct, frozen=True, gc=False):
@@ -67,10 +69,10 @@ class _Rack:
         return broker if broker >= 0 else self.fenced.next(round_)
 
 
-def _shuffle(items: list[int] | list[str | None], dice: Dice) -> None:
+def _shuffle(items: list[T], dice: Dice) -> None:
     for last in range(len(items) - 1, 0, -1):
         other = dice(last + 1)
-        items[last], items[other] = items[other], items[last]  # type: ignore[call-overload]
+        items[last], items[other] = items[other], items[last]
 
 
 class _Racks:

@@ -14,7 +14,9 @@ FRAME_VERSION = 1
 Record = tuple[Any, int]
 """A message struct of the metadata record table, and the version to write it in."""
 
-_KEYS: dict[type, int] = {codec.struct: key for key, codec in METADATA_RECORDS.items() if isinstance(key, int)}
+_KEYS: dict[type, int] = {
+    codec.struct: key for key, codec in METADATA_RECORDS.items() if isinstance(key, int)
+}
 
 
 def encode_record(message: Any, version: int) -> bytes:

@@ -1,0 +1,84 @@
+"""Finalizing feature levels: UpdateFeatures v0-2.
+
+v1 replaced the allow-downgrade flag by an upgrade type and added validate-only; v2 answers with one error for all.
+"""
+
+from headrace.errors import Err, KafkaError
+from headrace.metadata.image import METADATA_VERSION, METADATA_VERSION_MIN, Image
+from headrace.metadata.outcome import Outcome
+from headrace.metadata.records import Record
+from headrace.metadata.versions import DEPENDENCIES, KNOWN_FEATURES, KRAFT_VERSION, LEVELS, SERVED_FEATURES
+from headrace.protocol import messages as m
+
+UPGRADE = 1
+SAFE_DOWNGRADE = 2
+UNSAFE_DOWNGRADE = 3
+
+
+def update_features(
+    image: Image, request: m.UpdateFeaturesRequest, version: int
+) -> Outcome[m.UpdateFeaturesResponse]:
+    """All updates or none: the first that is refused decides."""
+    updates = {}
+    kinds = {}
+    for update in request.feature_updates:
+        updates[update.feature] = update.max_version_level
+        kinds[update.feature] = (
+            update.upgrade_type if version > 0 else SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
+        )
+    proposed = {METADATA_VERSION: image.metadata_version, **image.features, **updates}
+    records: list[Record] = []
+    try:
+        for name, new_level in updates.items():
+            _check_update(image, name, new_level, kinds[name], proposed)
+            records.append((m.FeatureLevelRecord(name=name, feature_level=new_level), 0))
+    except KafkaError as error:
+        response = m.UpdateFeaturesResponse(error_code=error.error, error_message=error.message)
+        return Outcome([], response)
+    response = m.UpdateFeaturesResponse()
+    if version < 2:
+        response.results = [m.UpdateFeaturesResponse.UpdatableFeatureResult(feature=name) for name in updates]
+    return Outcome([] if request.validate_only else records, response)
+
+
+def _check_update(image: Image, name: str, new_level: int, kind: int, proposed: dict[str, int]) -> None:
+    def refuse(reason: str) -> KafkaError:
+        return KafkaError(Err.INVALID_UPDATE_VERSION, f"{name} cannot be set to {new_level}: {reason}")
+
+    if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        raise refuse(f"upgrade type {kind} is unknown")
+    current = image.metadata_version if name == METADATA_VERSION else image.features.get(name, 0)
+    if new_level < 0:
+        raise refuse("a level is not negative")
+    reason = _unsupported(image, name, new_level)
+    if reason is not None:
+        raise refuse(reason)
+    if new_level < current and kind == UPGRADE:
+        raise refuse(f"it is at {current}, and a downgrade has to be asked for as such")
+    if new_level > current and kind != UPGRADE:
+        raise refuse(f"it is at {current}, so this is no downgrade")
+    if name == METADATA_VERSION:
+        if new_level < METADATA_VERSION_MIN:
+            raise refuse(f"the lowest level is {METADATA_VERSION_MIN}")
+        lossy = any(LEVELS[step].metadata_changed for step in range(new_level + 1, current + 1))
+        if new_level < current and lossy:
+            raise refuse("metadata written since could not be expressed and would be lost")
+    for other, least in DEPENDENCIES.get((name, new_level), {}).items():
+        if proposed.get(other, 0) < least:
+            raise refuse(f"it needs {other} at {least} or above")
+
+
+def _unsupported(image: Image, name: str, new_level: int) -> str | None:
+    if new_level == 0 and name in KNOWN_FEATURES and name not in SERVED_FEATURES:
+        return None  # switching off what an Apache Kafka controller had switched on
+    if name == KRAFT_VERSION or name not in SERVED_FEATURES:
+        return "this controller does not change it"
+    low, high = SERVED_FEATURES[name]
+    if new_level and not low <= new_level <= high:
+        return f"this controller supports {low} to {high}"
+    for kind, nodes in (("broker", image.brokers), ("controller", image.controllers)):
+        for node in nodes.values():
+            low, high = node.features.get(name, (0, 0))
+            if new_level and not low <= new_level <= high:
+                return f"{kind} {node.id} supports {low} to {high}"
+    return None

@@ -1,0 +1,211 @@
+"""How one partition changes: who leads, who is in sync, when a reassignment is complete.
+
+`change` compares what is wanted with what is and returns the record that says the difference, or nothing. A leader
+comes from the ISR; with eligible leader replicas (KIP-966) also from those who left it while it was at or below
+min.insync.replicas, and only when asked from whoever is left, which may lose records.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.metadata.delta import NO_LEADER_CHANGE
+from headrace.metadata.image import NO_LEADER, RECOVERING, Partition
+from headrace.metadata.records import Record
+from headrace.metadata.versions import DIRECTORIES_LEVEL, EPOCH_BUMP_ON_SHRINK_BELOW, level
+from headrace.protocol import messages as m
+
+
+class Election(Enum):
+    PREFERRED = "preferred"
+    """Move leadership to the first replica if it may lead."""
+    ONLINE = "online"
+    """Keep the leader if it may lead, else any in-sync replica."""
+    UNCLEAN = "unclean"
+    """As ONLINE, and as a last resort any live replica, losing what it does not have."""
+
+
+class Rules(NamedTuple):
+    """What the cluster says about electing leaders for one partition."""
+
+    metadata_version: int
+    elr_enabled: bool
+    min_isr: int
+    acceptable: Callable[[int], bool]
+    """Whether a broker is alive and may lead."""
+    default_directory: Callable[[int], bytes]
+
+
+class Wanted(msgspec.Struct):
+    """The partition as it should become; starts as it is."""
+
+    isr: list[int]
+    replicas: list[int]
+    removing: list[int]
+    adding: list[int]
+    elr: list[int]
+    last_known_elr: list[int]
+    recovery_state: int
+    directories: dict[int, bytes]
+    unclean_shutdown: Sequence[int] = ()
+    """Replicas that lost their page cache, and so may lack what they had acknowledged."""
+
+    @staticmethod
+    def of(partition: Partition) -> "Wanted":
+        return Wanted(
+            isr=list(partition.isr),
+            replicas=list(partition.replicas),
+            removing=list(partition.removing),
+            adding=list(partition.adding),
+            elr=list(partition.elr),
+            last_known_elr=list(partition.last_known_elr),
+            recovery_state=partition.recovery_state,
+            directories=dict(zip(partition.replicas, partition.directories)),
+        )
+
+
+def change(
+    partition: Partition,
+    topic_id: bytes,
+    number: int,
+    wanted: Wanted,
+    rules: Rules,
+    election: Election = Election.ONLINE,
+) -> Record | None:
+    """The record that brings `partition` to `wanted`, electing a leader on the way; None when nothing changes."""
+    record = m.PartitionChangeRecord(topic_id=topic_id, partition_id=number)
+    _complete_reassignment(wanted)
+    _fill_elr(partition, wanted, rules)
+    _elect(partition, wanted, rules, election, record)
+    if record.leader == NO_LEADER_CHANGE and not set(partition.replicas) <= set(wanted.replicas):
+        # A removed replica must not go on as if it still belonged: a new leader epoch fences it.
+        record.leader = partition.leader
+    _record_elr(partition, wanted, rules, record)
+    if record.isr is None and (wanted.isr or rules.elr_enabled) and wanted.isr != list(partition.isr):
+        record.isr = wanted.isr
+    if (
+        rules.metadata_version < EPOCH_BUMP_ON_SHRINK_BELOW
+        and record.leader == NO_LEADER_CHANGE
+        and record.isr is not None
+        and not set(partition.isr) <= set(record.isr)
+    ):
+        record.leader = partition.leader
+    _record_last_known_leader(partition, rules, record)
+    _record_assignment(partition, wanted, rules, record)
+    if wanted.recovery_state != partition.recovery_state:
+        record.leader_recovery_state = wanted.recovery_state
+    if record == m.PartitionChangeRecord(topic_id=topic_id, partition_id=number):
+        return None
+    return record, level(rules.metadata_version).partition_change_record
+
+
+def _complete_reassignment(wanted: Wanted) -> None:
+    """Drop the replicas being removed once all the others are in sync."""
+    if not wanted.removing and not wanted.adding:
+        return
+    isr = [r for r in wanted.isr if r not in wanted.removing]
+    replicas = [r for r in wanted.replicas if r not in wanted.removing]
+    if (wanted.removing and (not isr or not replicas)) or not set(replicas) <= set(isr):
+        return
+    wanted.isr, wanted.replicas = isr, replicas
+    wanted.removing, wanted.adding = [], []
+
+
+def _fill_elr(partition: Partition, wanted: Wanted, rules: Rules) -> None:
+    """Those who leave an ISR that is below its minimum stay eligible: they have all that was committed."""
+    if not rules.elr_enabled:
+        return
+    if len(wanted.isr) >= rules.min_isr:
+        wanted.elr, wanted.last_known_elr = [], []
+        return
+    candidates = sorted({*wanted.elr, *partition.isr})
+    elr = [r for r in candidates if r not in wanted.isr and r not in wanted.unclean_shutdown]
+    candidates = sorted({*candidates, *wanted.last_known_elr})
+    wanted.last_known_elr = [r for r in candidates if r not in wanted.isr and r not in elr]
+    wanted.elr = elr
+
+
+class _Elected(NamedTuple):
+    leader: int
+    unclean: bool
+
+
+def _choose(partition: Partition, wanted: Wanted, rules: Rules, election: Election) -> _Elected:
+    def valid(replica: int) -> bool:
+        in_line = replica in wanted.isr or (not wanted.isr and replica in wanted.elr)
+        return in_line and rules.acceptable(replica)
+
+    if election is Election.PREFERRED:
+        order = [wanted.replicas[0], partition.leader, *wanted.replicas[1:]]
+    else:
+        order = [partition.leader, *wanted.replicas]
+    for replica in order:
+        if valid(replica):
+            return _Elected(replica, False)
+    if rules.elr_enabled and not wanted.elr and not wanted.isr and len(partition.last_known_elr) == 1:
+        last = partition.last_known_elr[0]
+        # Every replica that was eligible has lost something; the last leader lost the least.
+        if rules.acceptable(last):
+            return _Elected(last, True)
+    if election is Election.UNCLEAN:
+        for replica in wanted.replicas:
+            if rules.acceptable(replica):
+                return _Elected(replica, True)
+    return _Elected(NO_LEADER, False)
+
+
+def _elect(
+    partition: Partition, wanted: Wanted, rules: Rules, election: Election, record: m.PartitionChangeRecord
+) -> None:
+    leader, unclean = _choose(partition, wanted, rules, election)
+    if leader == partition.leader:
+        return
+    if leader in wanted.elr:
+        wanted.isr = [leader]
+        wanted.elr = [r for r in wanted.elr if r != leader]
+    record.leader = leader
+    if unclean:
+        record.isr = [leader]
+        if partition.recovery_state != RECOVERING:
+            record.leader_recovery_state = RECOVERING
+
+
+def _record_elr(partition: Partition, wanted: Wanted, rules: Rules, record: m.PartitionChangeRecord) -> None:
+    clean = record.isr is None
+    if not clean or not rules.elr_enabled:
+        wanted.elr = []
+    if wanted.elr != list(partition.elr):
+        record.eligible_leader_replicas = wanted.elr
+
+
+def _record_last_known_leader(partition: Partition, rules: Rules, record: m.PartitionChangeRecord) -> None:
+    """With the ISR empty, remember who led last: KIP-966 elects it when nobody eligible is left."""
+    if not rules.elr_enabled:
+        return
+    if record.isr is not None and not record.isr and partition.last_known_elr != (partition.leader,):
+        record.last_known_elr = [partition.leader]
+    elif partition.last_known_elr and (
+        record.leader >= 0 or (partition.leader != NO_LEADER and record.leader != NO_LEADER)
+    ):
+        record.last_known_elr = []
+
+
+def _record_assignment(
+    partition: Partition, wanted: Wanted, rules: Rules, record: m.PartitionChangeRecord
+) -> None:
+    if wanted.replicas:
+        if rules.metadata_version >= DIRECTORIES_LEVEL:
+            directories = [
+                wanted.directories[r] if r in wanted.directories else rules.default_directory(r)
+                for r in wanted.replicas
+            ]
+            if directories != list(partition.directories):
+                record.directories = directories
+        if wanted.replicas != list(partition.replicas):
+            record.replicas = wanted.replicas
+    if wanted.removing != list(partition.removing):
+        record.removing_replicas = wanted.removing
+    if wanted.adding != list(partition.adding):
+        record.adding_replicas = wanted.adding
