@@ -1,0 +1,492 @@
+"""What one partition remembers of its idempotent and transactional producers.
+
+The rules are those of Kafka 4.3: epochs fence, sequences have no gaps, the last five batches of each producer are
+recognised when sent again, and the first offset of each open transaction holds back the last stable offset.
+`check` decides before an append and changes nothing; `record`, `end_transaction` and `replay` tell what was appended.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from headrace.errors import Err, KafkaError
+from headrace.records.control import Marker, decode_marker
+from headrace.records.layout import (
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    SEQUENCE_MAX,
+    BatchHeader,
+    Buffer,
+)
+
+BATCHES_REMEMBERED = 5
+NO_OFFSET = -1
+PRODUCER_EPOCH_MAX = 0x7FFF
+
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = Struct(">hIi")
+_SNAPSHOT_CRC_FROM = 6
+"""The CRC covers all that follows it: the count and the entries."""
+_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
+
+
+class BatchMark(NamedTuple):
+    """A batch already in the log; what a duplicate of it is answered with."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class AbortedTransaction(NamedTuple):
+    """An entry for the transaction index, in its field order. `last_offset` is that of the marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class ProducerView(NamedTuple):
+    """One producer as DescribeProducers shows it; -1 for none."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    current_txn_start_offset: int
+
+
+class Verification:
+    """A transaction's first write to this partition, while the coordinator is asked whether it knows of it (KIP-890).
+
+    The object itself is the guard: a write that comes back with another than the present one missed the end of its
+    transaction. `lowest_sequence` keeps later batches from overtaking one that must be sent again.
+    """
+
+    __slots__ = ("epoch", "lowest_sequence", "started_ms", "supports_epoch_bump")
+
+    def __init__(self, started_ms: int, sequence: int, epoch: int, supports_epoch_bump: bool) -> None:
+        self.started_ms = started_ms
+        self.lowest_sequence = sequence
+        self.epoch = epoch
+        self.supports_epoch_bump = supports_epoch_bump
+
+    def seen(self, sequence: int, epoch: int) -> None:
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self.lowest_sequence = sequence
+        elif epoch == self.epoch and sequence < self.lowest_sequence:
+            self.lowest_sequence = sequence
+
+
+class _Producer:
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "next_sequence", "timestamp", "txn_first_offset")
+
+    def __init__(self) -> None:
+        self.epoch = NO_PRODUCER_EPOCH
+        self.coordinator_epoch = -1
+        self.timestamp = NO_TIMESTAMP
+        self.txn_first_offset = NO_OFFSET
+        self.next_sequence = 0
+        self.batches: list[BatchMark] = []
+        """At most five, oldest first, all of the present epoch."""
+
+    def enter_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches.clear()
+            self.next_sequence = 0
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_data_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+
+class ProducerStates:
+    """See the module. Offsets given to it only grow, but for `clear`."""
+
+    __slots__ = (
+        "_entries",
+        "_ongoing",
+        "_unreplicated",
+        "_verifications",
+        "first_unstable_offset",
+        "verify_transactions",
+    )
+
+    def __init__(self, *, verify_transactions: bool = True) -> None:
+        self.verify_transactions = verify_transactions
+        """Whether a transactional write needs a `Verification` unless its transaction is open here already."""
+        self.first_unstable_offset: int | None = None
+        """First offset of the earliest transaction that is open, or whose end is not yet below the high watermark."""
+        self._entries: dict[int, _Producer] = {}
+        self._ongoing: dict[int, int] = {}
+        """First offset of each open transaction -> its producer, in the order of offsets."""
+        self._unreplicated: deque[tuple[int, int]] = deque()
+        """(marker's offset, first offset) of ended transactions, both growing: one that began later but ended earlier
+        than another can never decide the first unstable offset, and is left out."""
+        self._verifications: dict[int, Verification] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._entries
+
+    # -- deciding
+
+    def check(
+        self,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        last_delta: int,
+        *,
+        transactional: bool = False,
+        guard: Verification | None = None,
+    ) -> BatchMark | None:
+        """May a client's batch be appended? None: yes. A mark: it is in the log already. Else raises."""
+        entry = self._entries.get(producer_id)
+        if (
+            entry is not None
+            and sequence == entry.next_sequence
+            and epoch == entry.epoch
+            and transactional == (entry.txn_first_offset >= 0)
+            and not self._verifications
+        ):
+            return None
+        if entry is not None and epoch == entry.epoch:
+            last_sequence = (sequence + last_delta) & SEQUENCE_MAX
+            for mark in entry.batches:
+                if mark.base_sequence == sequence and mark.last_sequence == last_sequence:
+                    return mark
+        if transactional:
+            self._check_transaction(entry, producer_id, epoch, guard)
+        self._check_epoch(entry, producer_id, epoch)
+        self._check_sequence(entry, producer_id, epoch, sequence)
+        if not transactional and entry is not None and entry.txn_first_offset >= 0:
+            raise KafkaError(Err.INVALID_TXN_STATE, f"producer {producer_id} has a transaction open here")
+        return None
+
+    def check_coordinator(self, producer_id: int, epoch: int, guard: Verification | None = None) -> None:
+        """May a transactional batch be appended that a coordinator wrote for a producer? It has no sequence."""
+        entry = self._entries.get(producer_id)
+        self._check_transaction(entry, producer_id, epoch, guard)
+        self._check_epoch(entry, producer_id, epoch)
+
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int = 0
+    ) -> None:
+        """May a marker be appended? From transaction version 2 on its epoch is one above the transaction's own."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return
+        strict = transaction_version >= 2
+        if epoch < entry.epoch or (strict and epoch == entry.epoch):
+            # A marker sent again after its answer was lost, or one of a producer that has no higher epoch left.
+            again = entry.txn_first_offset < 0 or epoch == PRODUCER_EPOCH_MAX
+            if not (strict and epoch == entry.epoch and again):
+                raise KafkaError(
+                    Err.INVALID_PRODUCER_EPOCH,
+                    f"marker of producer {producer_id} with epoch {epoch}, its last was {entry.epoch}",
+                )
+        if entry.coordinator_epoch > coordinator_epoch:
+            raise KafkaError(
+                Err.TRANSACTION_COORDINATOR_FENCED,
+                f"marker of producer {producer_id} by coordinator epoch {coordinator_epoch},"
+                f" the last came from {entry.coordinator_epoch}",
+            )
+
+    def has_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has a transaction open here in this epoch."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, supports_epoch_bump: bool
+    ) -> Verification | None:
+        """The guard to hold while the coordinator is asked; None when the transaction is open here already."""
+        if self.has_transaction(producer_id, epoch):
+            return None
+        verification = self._verifications.get(producer_id)
+        if verification is None:
+            verification = Verification(now_ms, sequence, epoch, supports_epoch_bump)
+            self._verifications[producer_id] = verification
+        else:
+            verification.seen(sequence, epoch)
+        return verification
+
+    def _check_transaction(
+        self, entry: _Producer | None, producer_id: int, epoch: int, guard: Verification | None
+    ) -> None:
+        if entry is not None and entry.epoch == epoch and entry.txn_first_offset >= 0:
+            return
+        self._check_epoch(entry, producer_id, epoch)
+        if self.verify_transactions and (guard is None or guard is not self._verifications.get(producer_id)):
+            raise KafkaError(Err.INVALID_TXN_STATE, f"producer {producer_id} has no transaction open here")
+
+    def _check_epoch(self, entry: _Producer | None, producer_id: int, epoch: int) -> None:
+        if entry is not None and epoch < entry.epoch:
+            raise KafkaError(
+                Err.INVALID_PRODUCER_EPOCH,
+                f"producer {producer_id} with epoch {epoch}, its last was {entry.epoch}",
+            )
+
+    def _check_sequence(self, entry: _Producer | None, producer_id: int, epoch: int, sequence: int) -> None:
+        verification = self._verifications.get(producer_id)
+        if verification is not None:
+            expected = verification.lowest_sequence
+            if verification.supports_epoch_bump and sequence != 0 and (entry is None or not entry.batches):
+                raise _out_of_order(producer_id, sequence, 0)
+            if sequence > expected:
+                raise _out_of_order(producer_id, sequence, expected)
+        if entry is None or entry.epoch == NO_PRODUCER_EPOCH:
+            # Nothing is known, perhaps since retention took all the producer wrote: any sequence may come.
+            return
+        expected = entry.next_sequence if epoch == entry.epoch else 0
+        if sequence != expected:
+            raise _out_of_order(producer_id, sequence, expected)
+
+    # -- recording
+
+    def record(
+        self,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        base_offset: int,
+        last_delta: int,
+        timestamp: int,
+        transactional: bool = False,
+    ) -> None:
+        """A batch was appended. `sequence` is -1 for those that coordinators write."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = _Producer()
+        if epoch != entry.epoch:
+            entry.enter_epoch(epoch)
+        last_sequence = NO_SEQUENCE if sequence < 0 else (sequence + last_delta) & SEQUENCE_MAX
+        batches = entry.batches
+        batches.append(BatchMark(sequence, last_sequence, base_offset, base_offset + last_delta, timestamp))
+        if len(batches) > BATCHES_REMEMBERED:
+            del batches[0]
+        entry.next_sequence = (last_sequence + 1) & SEQUENCE_MAX
+        entry.timestamp = timestamp
+        if transactional:
+            self._verifications.pop(producer_id, None)
+            if entry.txn_first_offset < 0:
+                entry.txn_first_offset = base_offset
+                self._ongoing[base_offset] = producer_id
+                if self.first_unstable_offset is None:
+                    self.first_unstable_offset = base_offset
+
+    def end_transaction(
+        self, producer_id: int, epoch: int, marker: Marker, offset: int, timestamp: int
+    ) -> AbortedTransaction | None:
+        """A marker was appended at `offset`. Returns the entry for the transaction index when it aborted something."""
+        self._verifications.pop(producer_id, None)
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = _Producer()
+        entry.enter_epoch(epoch)
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.timestamp = timestamp
+        first_offset, entry.txn_first_offset = entry.txn_first_offset, NO_OFFSET
+        if first_offset < 0:
+            return None
+        self._ongoing.pop(first_offset, None)
+        last_stable_offset = next(iter(self._ongoing), offset + 1)
+        unreplicated = self._unreplicated
+        while unreplicated and unreplicated[-1][1] > first_offset:
+            unreplicated.pop()
+        unreplicated.append((offset, first_offset))
+        self._update_first_unstable()
+        if marker.committed:
+            return None
+        return AbortedTransaction(producer_id, first_offset, offset, last_stable_offset)
+
+    def replay(self, buf: Buffer, pos: int, header: BatchHeader) -> AbortedTransaction | None:
+        """A batch from the leader or from the log at start-up: taken as it is, since it was checked when it came."""
+        if not header.has_producer_id:
+            return None
+        if not header.is_control:
+            self.record(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.base_offset,
+                header.last_offset_delta,
+                header.max_timestamp,
+                header.is_transactional,
+            )
+            return None
+        marker = decode_marker(buf, pos, header)
+        if marker is None:
+            # Compaction removed the marker because nothing of its transaction is left.
+            return None
+        return self.end_transaction(
+            header.producer_id, header.producer_epoch, marker, header.base_offset, header.max_timestamp
+        )
+
+    def committed(self, high_watermark: int) -> None:
+        """Transactions whose end lies below the high watermark no longer hold back the last stable offset."""
+        unreplicated = self._unreplicated
+        if unreplicated and unreplicated[0][0] < high_watermark:
+            while unreplicated and unreplicated[0][0] < high_watermark:
+                unreplicated.popleft()
+            self._update_first_unstable()
+
+    def advance_log_start(self, log_start_offset: int) -> None:
+        """Ended transactions that lie below the log's start are done with; producers stay known until they expire."""
+        self.committed(log_start_offset)
+
+    def _update_first_unstable(self) -> None:
+        first = next(iter(self._ongoing), None)
+        if self._unreplicated and (first is None or self._unreplicated[0][1] < first):
+            first = self._unreplicated[0][1]
+        self.first_unstable_offset = first
+
+    # -- forgetting
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers idle for `producer.id.expiration.ms`, but for open transactions; returns how many."""
+        expired = [
+            producer_id
+            for producer_id, entry in self._entries.items()
+            if entry.txn_first_offset < 0 and now_ms - entry.timestamp >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self._entries[producer_id]
+        for producer_id, verification in list(self._verifications.items()):
+            if now_ms - verification.started_ms >= expiration_ms:
+                del self._verifications[producer_id]
+        return len(expired)
+
+    def clear(self) -> None:
+        """Forget everything: the log was truncated, and a snapshot and the batches after it will be read again."""
+        self._entries.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self._verifications.clear()
+        self.first_unstable_offset = None
+
+    # -- seeing
+
+    def describe(self) -> list[ProducerView]:
+        return list(self._views())
+
+    def _views(self) -> Iterator[ProducerView]:
+        for producer_id, entry in self._entries.items():
+            yield ProducerView(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.timestamp,
+                entry.coordinator_epoch,
+                entry.txn_first_offset,
+            )
+
+    def last_records(self) -> dict[int, tuple[int, int]]:
+        """Producer -> (offset of its last record or -1, epoch): what compaction must not remove the batch of."""
+        return {pid: (entry.last_data_offset, entry.epoch) for pid, entry in self._entries.items()}
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """First offset of the earliest transaction that has not ended."""
+        return next(iter(self._ongoing), None)
+
+    @property
+    def oldest_transaction_timestamp(self) -> int:
+        """When the earliest open transaction last wrote, or -1: one that is too old was left hanging."""
+        for producer_id in self._ongoing.values():
+            return self._entries[producer_id].timestamp
+        return NO_TIMESTAMP
+
+    # -- snapshots
+
+    def snapshot(self) -> bytes:
+        """The content of a `.snapshot` file. Of each producer's batches it keeps only the last, as Kafka does."""
+        entries = []
+        for producer_id, entry in self._entries.items():
+            last = entry.batches[-1] if entry.batches else None
+            entries.append(
+                _SNAPSHOT_ENTRY.pack(
+                    producer_id,
+                    entry.epoch,
+                    entry.last_sequence,
+                    entry.last_data_offset,
+                    last.last_offset - last.base_offset if last is not None else 0,
+                    entry.timestamp,
+                    entry.coordinator_epoch,
+                    entry.txn_first_offset,
+                )
+            )
+        body = _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(entries)) + b"".join(entries)
+        crc = crc32c(memoryview(body)[_SNAPSHOT_CRC_FROM:])
+        return body[:2] + crc.to_bytes(4, "big") + body[_SNAPSHOT_CRC_FROM:]
+
+    def load(self, data: bytes, now_ms: int, expiration_ms: int) -> None:
+        """Replace everything by a snapshot's content, but for what has expired. CORRUPT_MESSAGE leaves all as it was."""
+        if len(data) < _SNAPSHOT_HEAD.size:
+            raise KafkaError(Err.CORRUPT_MESSAGE, f"producer snapshot of {len(data)} bytes")
+        version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+        if version != _SNAPSHOT_VERSION:
+            raise KafkaError(Err.CORRUPT_MESSAGE, f"producer snapshot of version {version}")
+        if crc32c(memoryview(data)[_SNAPSHOT_CRC_FROM:]) != crc:
+            raise KafkaError(Err.CORRUPT_MESSAGE, "producer snapshot: CRC mismatch")
+        if count < 0 or len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+            raise KafkaError(
+                Err.CORRUPT_MESSAGE, f"producer snapshot of {len(data)} bytes for {count} producers"
+            )
+        self.clear()
+        ongoing = []
+        for fields in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :]):
+            (
+                producer_id,
+                epoch,
+                last_sequence,
+                last_offset,
+                offset_delta,
+                timestamp,
+                coordinator_epoch,
+                first,
+            ) = fields
+            if first < 0 and now_ms - timestamp >= expiration_ms:
+                continue
+            entry = self._entries[producer_id] = _Producer()
+            entry.epoch = epoch
+            entry.coordinator_epoch = coordinator_epoch
+            entry.timestamp = timestamp
+            entry.txn_first_offset = first
+            if last_offset >= 0:
+                base_sequence = (
+                    NO_SEQUENCE if last_sequence < 0 else (last_sequence - offset_delta) & SEQUENCE_MAX
+                )
+                mark = BatchMark(
+                    base_sequence, last_sequence, last_offset - offset_delta, last_offset, timestamp
+                )
+                entry.batches.append(mark)
+                entry.next_sequence = (last_sequence + 1) & SEQUENCE_MAX
+            if first >= 0:
+                ongoing.append((first, producer_id))
+        self._ongoing.update(sorted(ongoing))
+        self._update_first_unstable()
+
+
+def _out_of_order(producer_id: int, sequence: int, expected: int) -> KafkaError:
+    return KafkaError(
+        Err.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {producer_id} sent sequence {sequence} where {expected} was due",
+    )
