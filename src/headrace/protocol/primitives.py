@@ -32,6 +32,12 @@ def encode_uvarint(n: int) -> bytes:
     """Unsigned LEB128, as lengths, counts and tags are written."""
     if n < 0:
         raise ProtocolError(f"unsigned varint of negative {n}")
+    if n < 0x80:
+        return bytes((n,))
+    if n < 0x4000:
+        return bytes((n & 0x7F | 0x80, n >> 7))
+    if n < 0x200000:  # two and three bytes are what sizes of records take
+        return bytes((n & 0x7F | 0x80, n >> 7 & 0x7F | 0x80, n >> 14))
     out = bytearray()
     while n > 0x7F:
         out.append(n & 0x7F | 0x80)
@@ -58,6 +64,14 @@ def long_uvarint(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
         if byte < 0x80:
             return n, pos
     raise ProtocolError("varint is longer than five bytes")
+
+
+def string_length(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
+    """`long_uvarint` for the length, plus one, of a string."""
+    length, pos = long_uvarint(buf, pos, first)
+    if length > STRING_LENGTH_MAX + 1:
+        raise ProtocolError("a string is too long")
+    return length, pos
 
 
 def decode_uvarint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
