@@ -10,12 +10,10 @@ from struct import Struct
 from crc32c import crc32c
 
 from headrace.errors import Err, KafkaError
-from headrace.records.builder import BatchBuilder, build_batch, rewrite
+from headrace.records.builder import BatchBuilder, build_batch, rewrite, set_max_timestamp
 from headrace.records.layout import (
-    ATTRIBUTES_AT,
     CODEC_MASK,
     CONTROL,
-    CRC_AT,
     CRC_FROM,
     DELETE_HORIZON,
     HEADER,
@@ -35,7 +33,8 @@ from headrace.records.layout import (
     next_sequence,
     read_header,
 )
-from headrace.records.reader import InvalidRecords, Record, iter_records, read_records, validate_records
+from headrace.records.reader import Record, iter_records, read_records
+from headrace.records.validation import InvalidRecords, validate_records
 
 __all__ = [
     "HEADER",
@@ -65,9 +64,6 @@ _CLIENT_ATTRIBUTES = frozenset(
 )
 _BASE_OFFSET = Struct(">q")
 _LENGTH = Struct(">i")
-_CRC = Struct(">I")
-_ATTRIBUTES = Struct(">h")
-_MAX_TIMESTAMP_AT = 35
 _unpack_header = HEADER.unpack_from
 _pack_base_offset = _BASE_OFFSET.pack_into
 _pack_leader_epoch = _LENGTH.pack_into
@@ -117,23 +113,6 @@ def stamp(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch:
     """Give a batch its place in the log. Both fields stand outside the CRC."""
     _pack_base_offset(buf, pos, base_offset)
     _pack_leader_epoch(buf, pos + LOG_OVERHEAD, leader_epoch)
-
-
-def set_max_timestamp(
-    buf: bytearray | memoryview,
-    view: memoryview,
-    pos: int,
-    header: BatchHeader,
-    max_timestamp: int,
-    log_append_time: bool,
-) -> None:
-    """Change the maximum timestamp and its type in place, and the CRC with them; records stay as they are."""
-    attributes = header.attributes & ~LOG_APPEND_TIME | (LOG_APPEND_TIME if log_append_time else 0)
-    if attributes == header.attributes and max_timestamp == header.max_timestamp:
-        return
-    _ATTRIBUTES.pack_into(buf, pos + ATTRIBUTES_AT, attributes)
-    _BASE_OFFSET.pack_into(buf, pos + _MAX_TIMESTAMP_AT, max_timestamp)
-    _CRC.pack_into(buf, pos + CRC_AT, crc32c(view[pos + CRC_FROM : pos + header.size]))
 
 
 def check_stored(view: memoryview, start: int, end: int) -> BatchHeader:

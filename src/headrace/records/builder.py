@@ -10,6 +10,7 @@ from crc32c import crc32c
 
 from headrace.records.compression import Codec, compress
 from headrace.records.layout import (
+    ATTRIBUTES_AT,
     CODEC_MASK,
     CONTROL,
     CRC_AT,
@@ -30,6 +31,9 @@ from headrace.records.layout import (
 from headrace.records.reader import Headers, Record
 
 _CRC = Struct(">I")
+_ATTRIBUTES = Struct(">h")
+_TIMESTAMP = Struct(">q")
+_MAX_TIMESTAMP_AT = 35
 _NO_HEADERS: Headers = ()
 
 
@@ -306,3 +310,16 @@ def rewrite(
         base_sequence=header.base_sequence,
         count=header.count,
     )
+
+
+def set_max_timestamp(
+    buf: bytearray | memoryview, pos: int, header: BatchHeader, max_timestamp: int, *, log_append_time: bool
+) -> None:
+    """Change the maximum timestamp and its type in place, and the CRC with them; records stay as they are."""
+    attributes = header.attributes & ~LOG_APPEND_TIME | (LOG_APPEND_TIME if log_append_time else 0)
+    if attributes == header.attributes and max_timestamp == header.max_timestamp:
+        return
+    _ATTRIBUTES.pack_into(buf, pos + ATTRIBUTES_AT, attributes)
+    _TIMESTAMP.pack_into(buf, pos + _MAX_TIMESTAMP_AT, max_timestamp)
+    with memoryview(buf) as view:
+        _CRC.pack_into(buf, pos + CRC_AT, crc32c(view[pos + CRC_FROM : pos + header.size]))

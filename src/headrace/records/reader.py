@@ -1,4 +1,4 @@
-"""The records inside a batch: iterate over them, or check every one of a client's.
+"""The records inside a batch.
 
 Every length is checked before a byte is taken; malformed records are INVALID_RECORD, a malformed header or compressed
 block CORRUPT_MESSAGE, and nothing else can come out.
@@ -13,15 +13,11 @@ from headrace.records.compression import DECOMPRESSED_BYTES_MAX, decompress
 from headrace.records.layout import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
-    NO_TIMESTAMP,
     RECORD_BYTES_MIN,
     BatchHeader,
     Buffer,
     iter_headers,
 )
-
-INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
-UNBOUNDED_MS = INT64_MAX
 
 Headers = tuple[tuple[str, bytes | None], ...]
 RawRecord = tuple[int, int, bytes | None, bytes | None, Headers]
@@ -34,16 +30,6 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
-
-
-class InvalidRecords(KafkaError):
-    """A batch refused for some of its records: (index in the batch, why), as Produce's record_errors tell it."""
-
-    record_errors: list[tuple[int, str]]
-
-    def __init__(self, error: Err, message: str, record_errors: list[tuple[int, str]]) -> None:
-        super().__init__(error, message)
-        self.record_errors = record_errors
 
 
 def iter_records(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[Record]:
@@ -160,55 +146,3 @@ def _read_headers(body: bytes, pos: int, end: int, count: int) -> tuple[Headers,
         # Not every client writes UTF-8; what cannot be decoded must still survive a rewrite byte for byte.
         headers.append((key.decode("utf-8", "surrogateescape"), value))
     return tuple(headers), pos
-
-
-class RecordsSummary(msgspec.Struct, frozen=True, gc=False):
-    """What a walk over every record found: its true maximum timestamp, and the records decompressed."""
-
-    max_timestamp: int
-    body: bytes
-
-
-def validate_records(
-    buf: Buffer,
-    pos: int,
-    header: BatchHeader,
-    *,
-    now_ms: int,
-    compacted: bool = False,
-    log_append_time: bool = False,
-    before_max_ms: int = UNBOUNDED_MS,
-    after_max_ms: int = UNBOUNDED_MS,
-    limit_bytes: int = DECOMPRESSED_BYTES_MAX,
-) -> RecordsSummary:
-    """Walk every record of a client's batch whose header `batch.validate` has passed.
-
-    Structure first, which raises at once; then keys and timestamps, whose errors are collected into InvalidRecords.
-    The bounds are `message.timestamp.before.max.ms` and `.after.max.ms`; LogAppendTime topics have none.
-    """
-    body = read_body(buf, pos, header, limit_bytes)
-    errors: list[tuple[int, str]] = []
-    wrong_timestamps = False
-    base_timestamp = header.base_timestamp
-    max_timestamp = NO_TIMESTAMP
-    bounded = not log_append_time and (before_max_ms < UNBOUNDED_MS or after_max_ms < UNBOUNDED_MS)
-    earliest, latest = now_ms - before_max_ms, now_ms + after_max_ms
-    for index, (offset_delta, timestamp_delta, key, _, _) in enumerate(iter_raw(body, header.count)):
-        timestamp = base_timestamp + timestamp_delta
-        if offset_delta != index:
-            raise KafkaError(
-                Err.INVALID_RECORD, f"record {index} of the batch has offset delta {offset_delta}"
-            )
-        if not INT64_MIN <= timestamp <= INT64_MAX:
-            raise KafkaError(Err.INVALID_RECORD, f"record {index} of the batch has timestamp {timestamp}")
-        if compacted and key is None:
-            errors.append((index, "a compacted topic takes no record without a key"))
-        elif bounded and timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
-            wrong_timestamps = True
-            errors.append((index, f"timestamp {timestamp} lies outside [{earliest}, {latest}]"))
-        if timestamp > max_timestamp:
-            max_timestamp = timestamp
-    if errors:
-        kind = Err.INVALID_TIMESTAMP if wrong_timestamps else Err.INVALID_RECORD
-        raise InvalidRecords(kind, f"{len(errors)} records of the batch are not acceptable", errors)
-    return RecordsSummary(max_timestamp, body)

@@ -179,11 +179,11 @@ def test_iteration_stops_at_an_incomplete_tail() -> None:
 def test_max_timestamp_can_change_in_place() -> None:
     buf = bytearray(build_batch(RECORDS))
     view = memoryview(buf)
-    set_max_timestamp(buf, view, 0, read_header(buf), 123_456, log_append_time=True)
+    set_max_timestamp(buf, 0, read_header(buf), 123_456, log_append_time=True)
     header = check_stored(view, 0, len(buf))
     assert header.is_log_append_time
     assert header.max_timestamp == 123_456
-    set_max_timestamp(buf, view, 0, header, 1_005, log_append_time=False)
+    set_max_timestamp(buf, 0, header, 1_005, log_append_time=False)
     assert bytes(buf) == build_batch(RECORDS)
 
 

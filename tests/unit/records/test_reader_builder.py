@@ -1,5 +1,7 @@
 """Records in and out of batches, with kafka-python and aiokafka as the other side."""
 
+from typing import ClassVar
+
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KpBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KpBuilder
 
+from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.records.batch import (
     BatchHeader,
@@ -19,11 +22,13 @@ from headrace.records.batch import (
     read_header,
     read_records,
     rewrite,
+    set_max_timestamp,
     validate,
     validate_records,
 )
 from headrace.records.builder import varint
 from headrace.records.reader import read_varint
+from headrace.records.validation import Prepared, Rules, prepare
 
 content = st.none() | st.binary(max_size=300)
 headers = st.lists(st.tuples(st.text(max_size=10), st.none() | st.binary(max_size=20)), max_size=3).map(tuple)
@@ -217,3 +222,42 @@ class TestValidateRecords:
         new_header = check_stored(memoryview(timed), 0, len(timed))
         assert [record.timestamp for record in iter_records(timed)] == [50, 50]
         assert (new_header.producer_id, new_header.base_sequence, new_header.count) == (4, 6, 2)
+
+
+class TestPrepare:
+    RECORDS: ClassVar = [Record(0, 5, b"k", b"v" * 100), Record(1, 9, b"k", None), Record(2, 7, b"l", b"")]
+
+    def test_an_ordinary_batch_stays_as_it_is(self) -> None:
+        batch = bytearray(build_batch(self.RECORDS))
+        assert prepare(memoryview(batch), Rules(), now_ms=50) == Prepared(None, 9)
+        assert batch == build_batch(self.RECORDS)
+
+    def test_log_append_time_is_written_in_place(self) -> None:
+        batch = bytearray(build_batch(self.RECORDS, compression=4))
+        assert prepare(memoryview(batch), Rules(log_append_time=True), now_ms=50) == Prepared(None, 50)
+        check_stored(memoryview(batch), 0, len(batch))
+        assert [record.timestamp for record in iter_records(batch)] == [50, 50, 50]
+
+    def test_a_wrong_maximum_timestamp_is_corrected(self) -> None:
+        batch = bytearray(build_batch(self.RECORDS))
+        set_max_timestamp(batch, 0, read_header(batch), 1_000, log_append_time=False)
+        assert prepare(memoryview(batch), Rules(), now_ms=50) == Prepared(None, 9)
+        assert batch == build_batch(self.RECORDS)
+
+    @pytest.mark.parametrize("source", range(5))
+    @pytest.mark.parametrize("target", range(5))
+    def test_compression(self, source: int, target: int) -> None:
+        batch = bytearray(build_batch(self.RECORDS, compression=source))
+        prepared = prepare(memoryview(batch), Rules(compression=target, compression_level=1), now_ms=50)
+        assert (prepared.data is None) == (source == target)
+        stored = prepared.data or bytes(batch)
+        assert check_stored(memoryview(stored), 0, len(stored)).codec == target
+        assert list(iter_records(stored)) == self.RECORDS
+
+    def test_rules_come_from_the_topic(self) -> None:
+        rules = Rules.of(
+            LogConfig(compact=True, message_timestamp_after_max_ms=7, compression=2, compression_level=3)
+        )
+        assert rules == Rules(compacted=True, after_max_ms=7, compression=2, compression_level=3)
+        with pytest.raises(InvalidRecords):
+            prepare(memoryview(bytearray(build_batch(self.RECORDS))), rules, now_ms=0)
