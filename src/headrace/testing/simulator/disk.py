@@ -154,9 +154,9 @@ class MemoryDisk:
         """
         return self.faults.add(operation, number, path=path, skip=skip, times=times, short=short)
 
-    def cut_after(self, operations: int) -> None:
-        """Let so many mutations happen, then raise PowerCut from every call until `crash` or `kill`."""
-        self.faults.cut_at = self.faults.operations + operations
+    def cut_after(self, operations: int | None) -> None:
+        """Let so many mutations happen, then raise PowerCut from every call until `crash` or `kill`; None: never."""
+        self.faults.cut_at = None if operations is None else self.faults.operations + operations
 
     def power_off(self) -> None:
         """From now on every call raises PowerCut, until `crash` or `kill` starts the machine again."""

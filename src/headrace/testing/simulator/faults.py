@@ -67,6 +67,8 @@ class Faults:
         """Mutations so far; `cut_after` counts from here."""
         self.cut_at: int | None = None
         self.dead = False
+        self.on_cut: Callable[[], None] | None = None
+        """Told at the very moment `cut_at` strikes, before anything else can happen."""
 
     def add(
         self,
@@ -92,6 +94,8 @@ class Faults:
         if operation in MUTATIONS:
             if self.cut_at is not None and self.operations >= self.cut_at:
                 self.dead = True
+                if self.on_cut is not None:
+                    self.on_cut()
                 raise PowerCut(f"power cut at {operation} {path}")
             self.operations += 1
         for fault in self.rules:
