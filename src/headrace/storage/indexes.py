@@ -10,7 +10,8 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from struct import Struct
-from typing import NamedTuple
+
+from headrace.replication.producers import AbortedTransaction
 
 OFFSET_ENTRY_BYTES = 8
 TIME_ENTRY_BYTES = 12
@@ -153,23 +154,15 @@ def last_time_entry(data: bytes) -> tuple[int, int]:
     return timestamp, relative_offset
 
 
-class AbortedTxn(NamedTuple):
-    """One aborted transaction: its first offset, the offset of its marker, and the LSO once it ended."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-    def encode(self) -> bytes:
-        return _ABORTED.pack(0, *self)
+def encode_aborted(entry: AbortedTransaction) -> bytes:
+    return _ABORTED.pack(0, *entry)
 
 
-def decode_aborted(data: bytes, base_offset: int) -> list[AbortedTxn]:
+def decode_aborted(data: bytes, base_offset: int) -> list[AbortedTransaction]:
     """All whole entries of a transaction index; what a torn write left at the end is not one."""
     aborted = []
     for version, *fields in _ABORTED.iter_unpack(data[: len(data) // ABORTED_ENTRY_BYTES * ABORTED_ENTRY_BYTES]):
-        entry = AbortedTxn._make(fields)
+        entry = AbortedTransaction._make(fields)
         if version != 0 or entry.last_offset < base_offset or entry.first_offset > entry.last_offset:
             raise CorruptIndex(f"transaction index entry {entry} of version {version}")
         aborted.append(entry)

@@ -5,20 +5,26 @@ All calls are made on the loop. `append` and `read` are the hot path: they touch
 """
 
 import os.path
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
-from headrace.records.layout import iter_headers
+from headrace.records.layout import BatchHeader, iter_headers
+from headrace.replication.producers import AbortedTransaction, ProducerStates
 from headrace.storage import epochs as epoch_file
+from headrace.storage import lookup
 from headrace.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from headrace.storage.durability import SegmentSync, SyncPlan
 from headrace.storage.epochs import EpochCache
 from headrace.storage.files import Buffer, Disk, File, start_writeback
+from headrace.storage.indexes import CorruptIndex
+from headrace.storage.lookup import TimedOffset
 from headrace.storage.pool import FilePool, Handle
 from headrace.storage.recovery import RecoveryReport, load_folder
+from headrace.storage.retention import DELETED_SUFFIX, SegmentFacts, expired_segments
 from headrace.storage.segment import CorruptSegment, Segment
+from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS, Snapshots, replay
 
 
 class Slice:
@@ -66,6 +72,8 @@ class Log:
         recovery_point: int,
         epochs: EpochCache,
         topic_id: bytes | None,
+        producers: ProducerStates,
+        snapshots: Snapshots,
         recovery: RecoveryReport,
     ) -> None:
         name = os.path.basename(path)
@@ -86,10 +94,15 @@ class Log:
         self.recovery_point = recovery_point
         """Segments below it are whole on disk with their indexes; recovery starts here."""
         self.epochs = epochs
+        self.producers = producers
+        self.snapshots = snapshots
         self.recovery = recovery
+        self.holes = recovery.holes
         self.failed: OSError | None = None
         self._bases = [segment.base_offset for segment in segments]
         self._generation = 0
+        self._opened_clean_at = end_offset if recovery.clean else -1
+        """Where the log ended when it was opened with all its files in order: nothing to write if it still does."""
         self._dirty_folders: set[str] = set()
         self._dirty_files: set[str] = set()
         self._bound_offset = -1
@@ -109,6 +122,8 @@ class Log:
         now_ms: int,
         topic_id: bytes | None = None,
         pool: FilePool | None = None,
+        producers: ProducerStates | None = None,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
     ) -> "Log":
         """Open or create a partition's folder. `recovery` then says what had to be done.
 
@@ -117,6 +132,8 @@ class Log:
         """
         if pool is None:
             pool = FilePool(disk)
+        if producers is None:
+            producers = ProducerStates()
         is_new = not disk.exists(path)
         loaded = load_folder(
             pool,
@@ -126,6 +143,8 @@ class Log:
             recovery_point=recovery_point,
             log_start=log_start,
             now_ms=now_ms,
+            producers=producers,
+            producer_expiration_ms=producer_expiration_ms,
         )
         log = cls(
             pool,
@@ -138,6 +157,8 @@ class Log:
             recovery_point=loaded.recovery_point,
             epochs=loaded.epochs,
             topic_id=loaded.topic_id,
+            producers=producers,
+            snapshots=loaded.snapshots,
             recovery=loaded.report,
         )
         if is_new:
@@ -220,22 +241,65 @@ class Log:
             self.failed = error
 
     def append_batches(self, view: Buffer, now_ms: int) -> None:
-        """Stamped batches as a follower gets them: offsets may have gaps, but never go back."""
+        """Stamped batches as a follower gets them, in one write: offsets may have gaps, but never go back.
+
+        Tells producers, epochs and the transaction index. A batch that is cut short at the end is left out.
+        """
         view = memoryview(view)
-        for position, header in iter_headers(view):
-            if header.base_offset < self.end_offset:
+        batches = list(iter_headers(view))
+        expected = self.end_offset
+        for _, header in batches:
+            if header.base_offset < expected:
                 raise KafkaError(
                     Err.CORRUPT_MESSAGE,
-                    f"{self.path}: batch at offset {header.base_offset} where {self.end_offset} comes next",
+                    f"{self.path}: batch at offset {header.base_offset} where {expected} comes next",
                 )
-            self.append(
-                view[position : position + header.size],
-                header.base_offset,
-                header.last_offset,
-                header.leader_epoch,
-                header.max_timestamp,
-                now_ms,
-            )
+            expected = header.end_offset
+        if not batches:
+            return
+        length = batches[-1][0] + batches[-1][1].size
+        latest = max(header.max_timestamp for _, header in batches)
+        if len(batches) > 1 and not self.active.must_roll(length, expected - 1, latest, now_ms):
+            self._append_together(view[:length], batches)
+        else:
+            for position, header in batches:
+                batch = view[position : position + header.size]
+                self.append(
+                    batch, header.base_offset, header.last_offset, header.leader_epoch, header.max_timestamp, now_ms
+                )
+                self._replay(view, position, header)
+
+    def _append_together(self, view: memoryview, batches: list[tuple[int, BatchHeader]]) -> None:
+        active = self.active
+        file = active.handle.open()
+        size = active.size
+        try:
+            file.append(view)
+        except OSError as error:
+            self._append_failed(file, error)
+            raise
+        for position, header in batches:
+            active.note_batch(size + position, header.size, header.last_offset, header.max_timestamp)
+            active.tail_last_offsets.append(header.last_offset)
+            active.tail_positions.append(size + position)
+            if header.leader_epoch > self.epochs.latest_epoch:
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+            self.end_offset = header.end_offset
+            self._replay(view, position, header)
+        if size == 0 or active.index_full(self.config):
+            active.configure(self.config)
+
+    def _replay(self, view: memoryview, position: int, header: BatchHeader) -> None:
+        if header.producer_id >= 0:
+            aborted = self.producers.replay(view, position, header)
+            if aborted is not None:
+                self.add_aborted(aborted)
+
+    def add_aborted(self, entry: AbortedTransaction) -> None:
+        """The marker just appended ended a transaction that readers have to skip."""
+        self.active.add_aborted(entry)
+        self._dirty_files.add(self.active.path(".txnindex"))
+        self._dirty_folders.add(self.path)
 
     def roll(self, now_ms: int) -> None:
         """Start a new segment at the end offset, unless the active one is empty."""
@@ -249,12 +313,19 @@ class Log:
             self._drop_segments([old])
         else:
             old.write_indexes()
+            self._write_snapshot(base_offset)
         segment = Segment.create(self.pool, self.path, base_offset, self.config, now_ms)
         self.segments.append(segment)
         self._bases.append(base_offset)
         self.active = segment
         self._dirty_folders.add(self.path)
         return segment
+
+    def _write_snapshot(self, offset: int) -> None:
+        path = self.snapshots.write(self.producers, offset)
+        if path is not None:
+            self._dirty_files.add(path)
+            self._dirty_folders.add(self.path)
 
     # -- reading
 
@@ -271,37 +342,35 @@ class Log:
                     f"{self.log_start_offset} to {self.end_offset}",
                 )
             return None
-        active = self.active
-        if offset >= active.base_offset:
-            segment = active
-            at = len(self._bases)
-        else:
-            at = bisect_right(self._bases, offset)
-            segment = self.segments[at - 1] if at else self.segments[0]
-            at = at or 1
-        while True:
-            try:
-                place = segment.find(offset)
-                if place is not None:
-                    limit = segment.size if end_offset == self.end_offset else self._limit(segment, at, end_offset)
-                    break
-            except CorruptSegment as error:
-                raise KafkaError(Err.KAFKA_STORAGE_ERROR, str(error)) from error
-            if at == len(self._bases):
+        segment = self.active
+        if offset >= segment.tail_from:
+            # The tail, which most readers are at: found without the disk, and without an index.
+            last_offsets = segment.tail_last_offsets
+            slot = bisect_left(last_offsets, offset)
+            if slot == len(last_offsets):
                 return None
-            # The rest of this segment was compacted away.
-            segment = self.segments[at]
-            at += 1
-        position = place.position
-        if position >= limit:
-            return None
+            positions = segment.tail_positions
+            position = positions[slot]
+            slot += 1
+            batch_end = positions[slot] if slot < len(positions) else segment.size
+            if end_offset == self.end_offset:
+                limit = segment.size
+            else:
+                limit = self._limit(segment, len(self._bases), end_offset)
+        else:
+            found = self._find(offset, end_offset)
+            if found is None:
+                return None
+            segment, position, batch_end, limit = found
         length = limit - position
+        if length <= 0:
+            return None
         if length > max_bytes:
             length = max_bytes
-            if length < place.size:
+            if length < batch_end - position:
                 if not min_one:
                     return None
-                length = place.size
+                length = batch_end - position
         handle = segment.handle
         file = handle.file
         if file is None:
@@ -310,10 +379,41 @@ class Log:
         handle.pins += 1
         return Slice(handle, file, position, length)
 
+    def _find(self, offset: int, end_offset: int) -> tuple[Segment, int, int, int] | None:
+        """(segment, batch position, batch end, limit) of the first batch that reaches `offset`."""
+        bases = self._bases
+        # A start that lies below the first segment: what was between is compacted away, or set aside.
+        at = bisect_right(bases, offset) or 1
+        try:
+            while True:
+                segment = self.segments[at - 1]
+                if self.holes:
+                    self._check_holes(offset, segment.base_offset)
+                place = segment.find(offset)
+                if place is not None:
+                    limit = self._limit(segment, at, end_offset)
+                    return segment, place.position, place.position + place.size, limit
+                if at == len(bases):
+                    return None
+                at += 1  # the rest of this segment was compacted away
+        except CorruptSegment as error:
+            raise KafkaError(Err.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def _check_holes(self, offset: int, base_offset: int) -> None:
+        """Refuse to step over a segment that was set aside: skipping records in silence would be losing them."""
+        for hole in self.holes:
+            in_hole = hole.start_offset <= offset < hole.end_offset
+            if in_hole or offset < hole.start_offset < base_offset:
+                raise KafkaError(
+                    Err.KAFKA_STORAGE_ERROR,
+                    f"offsets {hole.start_offset} to {hole.end_offset} of {self.topic}-{self.partition} "
+                    f"were damaged and are set aside in {hole.path}",
+                )
+
     def _limit(self, segment: Segment, at: int, end_offset: int) -> int:
         """Where in a segment the bytes below `end_offset` end. Remembered, since many readers share one bound."""
         bases = self._bases
-        if at < len(bases) and bases[at] <= end_offset:
+        if end_offset >= self.end_offset or (at < len(bases) and bases[at] <= end_offset):
             return segment.size
         if end_offset == self._bound_offset and segment is self._bound_segment:
             return self._bound_position
@@ -416,7 +516,159 @@ class Log:
             start_writeback(active.handle.file, from_size, active.size - from_size)
         return active.size
 
-    # -- deleting
+    # -- looking up
+
+    def offset_for_timestamp(self, timestamp: int, end_offset: int) -> TimedOffset | None:
+        """The first record whose timestamp is at least this, if it lies below `end_offset` (HW or LSO)."""
+        found = lookup.first_at_or_after(self.segments, timestamp, self.log_start_offset)
+        return found if found is not None and found.offset < end_offset else None
+
+    def max_timestamp_offset(self) -> TimedOffset | None:
+        """The first record with the largest timestamp of the log."""
+        return lookup.with_max_timestamp(self.segments)
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of each aborted transaction with records in the range."""
+        found = []
+        for at in range(bisect_right(self._bases, start_offset) or 1, len(self._bases) + 1):
+            for entry in self._aborted_of(self.segments[at - 1]):
+                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+                    found.append((entry.producer_id, entry.first_offset))
+                if entry.last_stable_offset >= end_offset:
+                    # All that ends later also began after the range.
+                    return found
+        return found
+
+    def _aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
+        try:
+            return segment.aborted
+        except CorruptIndex:
+            states = ProducerStates()
+            loaded = self.snapshots.load(states, segment.base_offset, 0)
+            at = self.segments.index(segment) + 1
+            end_offset = self._bases[at] if at < len(self._bases) else self.end_offset
+            found = replay(states, self.segments, max(self.log_start_offset, loaded or 0), end_offset)
+            segment.replace_aborted([entry for where, entry in found if where is segment])
+            return segment.aborted
+
+    @property
+    def size(self) -> int:
+        """Bytes in log files."""
+        return sum(segment.size for segment in self.segments)
+
+    # -- shrinking
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop everything from `offset` on, and the whole batch it falls into. Never called below the HW.
+
+        The recovery point on disk may now be too high: the caller has it checkpointed before it appends again,
+        which is what `LogManager.truncate_to` does.
+        """
+        if offset >= self.end_offset:
+            return
+        if offset < self._bases[0]:
+            self.truncate_fully(offset)
+            return
+        self._shrinking()
+        at = bisect_right(self._bases, offset)
+        self._drop_segments(self.segments[at:])
+        active = self.segments[-1]
+        active.synced = False
+        offset = active.truncate(offset)
+        active.configure(self.config)
+        self._shrunk(active, offset)
+        self.holes[:] = [hole for hole in self.holes if hole.start_offset < offset]
+
+    def truncate_fully(self, new_start: int) -> None:
+        """Drop everything and go on at `new_start`: nothing here was of use to anybody."""
+        self._shrinking()
+        self._drop_segments(list(self.segments))
+        active = Segment.create(self.pool, self.path, new_start, self.config, self.active.created_ms)
+        self.segments.append(active)
+        self._bases.append(new_start)
+        self.epochs.clear()
+        self.holes.clear()
+        self.log_start_offset = new_start
+        self._shrunk(active, new_start)
+
+    def _shrinking(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+        self._generation += 1
+
+    def _shrunk(self, active: Segment, end_offset: int) -> None:
+        self.active = active
+        self.end_offset = end_offset
+        self.durable_end = min(self.durable_end, end_offset)
+        self.recovery_point = min(self.recovery_point, end_offset)
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        self._opened_clean_at = -1
+        self._bound_segment = None
+        self._dirty_folders.add(self.path)
+        self.epochs.truncate_from_end(end_offset)
+        self.snapshots.remove_outside(self.log_start_offset, end_offset)
+        if len(self.producers):
+            loaded = self.snapshots.load(self.producers, end_offset, 0)
+            replay(self.producers, self.segments, max(self.log_start_offset, loaded or 0), end_offset)
+
+    def advance_log_start(self, offset: int) -> bool:
+        """DeleteRecords, or retention: readers no longer see what lies below. Files go when retention runs."""
+        if offset <= self.log_start_offset:
+            return False
+        if offset > self.end_offset:
+            raise KafkaError(Err.OFFSET_OUT_OF_RANGE, f"{offset} is above the end {self.end_offset}")
+        self.log_start_offset = offset
+        self.epochs.truncate_from_start(offset)
+        self.producers.advance_log_start(offset)
+        self.holes[:] = [hole for hole in self.holes if hole.end_offset > offset]
+        return True
+
+    def facts(self) -> list[SegmentFacts]:
+        """Every segment as retention sees it."""
+        ends = [*self._bases[1:], self.end_offset]
+        found = []
+        for segment, end_offset in zip(self.segments, ends):
+            timestamp = segment.max_timestamp
+            if timestamp < 0:
+                timestamp = self.disk.modified_ms(segment.handle.path)
+            found.append(SegmentFacts(segment.base_offset, end_offset, segment.size, timestamp))
+        return found
+
+    def delete_segments(self, count: int, now_ms: int) -> list[str]:
+        """Take the oldest segments out of the log; returns renamed files to remove after `file.delete.delay.ms`."""
+        if count >= len(self.segments):
+            self.roll(now_ms)
+            count = len(self.segments) - 1
+        gone = self.segments[:count]
+        if not gone:
+            return []
+        self.advance_log_start(self._bases[count])
+        del self.segments[:count]
+        del self._bases[:count]
+        self._bound_segment = None
+        self._dirty_folders.add(self.path)
+        removed = []
+        for segment in gone:
+            segment.close()
+            paths = segment.paths()
+            if segment.base_offset in self.snapshots.offsets:
+                self.snapshots.offsets.remove(segment.base_offset)
+                paths.append(self.snapshots.path(segment.base_offset))
+            for path in paths:
+                self.disk.rename(path, path + DELETED_SUFFIX)
+                removed.append(path + DELETED_SUFFIX)
+        return removed
+
+    def apply_retention(self, high_watermark: int, now_ms: int) -> tuple[list[str], str]:
+        """(files to remove later, why)."""
+        expired = expired_segments(
+            self.facts(),
+            self.config,
+            log_start_offset=self.log_start_offset,
+            high_watermark=high_watermark,
+            now_ms=now_ms,
+        )
+        return (self.delete_segments(expired.segments, now_ms), expired.reason) if expired.segments else ([], "")
 
     def _drop_segments(self, segments: Iterable[Segment]) -> None:
         """Take segments out of the log and remove their files at once."""
@@ -430,6 +682,13 @@ class Log:
         self._dirty_folders.add(self.path)
         self._bound_segment = None
 
+    # -- folder
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Take changed topic options; rolling thresholds count from the next append."""
+        self.config = config
+        self.active.configure(config)
+
     def write_topic_id(self, topic_id: bytes) -> None:
         """Create `partition.metadata`; like a new segment it becomes durable with the next sync."""
         self.topic_id = topic_id
@@ -442,3 +701,39 @@ class Log:
             file.close()
         self._dirty_files.add(path)
         self._dirty_folders.add(self.path)
+
+    def flush(self) -> None:
+        """Make everything durable now, blocking."""
+        plan = self.sync_plan()
+        if plan is not None:
+            try:
+                plan.run()
+            finally:
+                self.mark_durable(plan)
+
+    def close(self) -> None:
+        """Everything durable with up-to-date indexes, so that the next start has nothing to check."""
+        active = self.active
+        if self.end_offset != self._opened_clean_at:
+            active.write_indexes()
+            self._dirty_files.update((active.path(".index"), active.path(".timeindex")))
+            self._dirty_folders.add(self.path)
+            self._write_snapshot(self.end_offset)
+        self.flush()
+        self.recovery_point = self.end_offset
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the files without a word to the disk: the log dir has failed, or the folder goes."""
+        for segment in self.segments:
+            segment.close()
+
+    def move_folder(self, path: str) -> None:
+        """Go on under another name, as after a rename to `-delete` or from `-future`."""
+        self.disk.rename(self.path, path)
+        self.path = path
+        self._dirty_folders = {os.path.dirname(path), path}
+        self._dirty_files.clear()
+        self.snapshots.move(path)
+        for segment in self.segments:
+            segment.move(path)

@@ -48,8 +48,11 @@ class Handle:
 
     def unpin(self) -> None:
         self.pins -= 1
-        if self.closed and self.pins == 0:
-            self._drop()
+        if self.pins == 0:
+            if self.closed:
+                self._drop()
+            elif self.pool.is_over():
+                self.pool.evict()
 
     def close(self) -> None:
         """Close now, or when the last pin goes: a slice being sent outlives the deletion of its segment."""
@@ -78,7 +81,7 @@ class FilePool:
     def open(self, handle: Handle) -> File:
         assert not handle.closed, handle.path
         if len(self._open) >= self.open_files_max:
-            self._evict()
+            self.evict()
         file = self.disk.open(handle.path)
         handle.file = file
         self._open[handle] = None
@@ -86,13 +89,19 @@ class FilePool:
 
     def adopt(self, handle: Handle, file: File) -> None:
         """Take over a file that its creator opened already."""
+        if len(self._open) >= self.open_files_max:
+            self.evict()
         handle.file = file
         self._open[handle] = None
 
     def forget(self, handle: Handle) -> None:
         self._open.pop(handle, None)
 
-    def _evict(self) -> None:
+    def is_over(self) -> bool:
+        """Pins kept more files open than there should be."""
+        return len(self._open) > self.open_files_max
+
+    def evict(self) -> None:
         """Close an eighth of the limit at once, so that a scan over many files does not evict at every open."""
         wanted = len(self._open) - self.open_files_max + max(1, self.open_files_max // 8)
         for spare_dirty, spare_used in ((True, True), (True, False), (False, False)):

@@ -12,6 +12,7 @@ from headrace.config import LogConfig
 from headrace.errors import KafkaError
 from headrace.records.batch import check_stored
 from headrace.records.layout import HEADER_BYTES, LOG_OVERHEAD, BatchHeader
+from headrace.replication.producers import ProducerStates
 from headrace.storage import epochs as epoch_file
 from headrace.storage.checkpoints import (
     PARTITION_METADATA,
@@ -22,6 +23,7 @@ from headrace.storage.epochs import EpochCache
 from headrace.storage.files import Disk
 from headrace.storage.pool import FilePool
 from headrace.storage.segment import WALK_BYTES, CorruptSegment, Segment, file_name
+from headrace.storage.snapshots import Snapshots, replay
 
 CORRUPT_SUFFIX = ".corrupt"
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
@@ -68,6 +70,7 @@ class LoadedFolder:
     epochs: EpochCache
     topic_id: bytes | None
     report: RecoveryReport
+    snapshots: Snapshots
 
 
 def load_folder(
@@ -79,6 +82,8 @@ def load_folder(
     recovery_point: int,
     log_start: int,
     now_ms: int,
+    producers: ProducerStates,
+    producer_expiration_ms: int,
 ) -> LoadedFolder:
     """Bring a partition's folder into a state that may be served."""
     disk = pool.disk
@@ -90,8 +95,11 @@ def load_folder(
     topic_id = _load_topic_id(disk, path, report)
     segments = _load_segments(pool, path, names, now_ms, report)
     report.holes = _known_holes(path, names, segments)
+    snapshots = Snapshots(disk, path, names, producer_expiration_ms)
     if not clean:
-        _Recovery(pool, path, config, segments, epochs, report, recovery_point, now_ms).run()
+        _Recovery(pool, path, config, segments, epochs, report, producers, snapshots).run(
+            recovery_point, log_start, now_ms
+        )
     if not segments:
         start = max([log_start, *(hole.end_offset for hole in report.holes)])
         segments.append(Segment.create(pool, path, start, config, now_ms))
@@ -110,6 +118,9 @@ def load_folder(
         epochs.clear()
     epochs.truncate_from_end(end_offset)
     epochs.truncate_from_start(log_start)
+    snapshots.remove_outside(log_start, end_offset)
+    snapshots.remove_strays(segment.base_offset for segment in segments)
+    _load_producers(producers, snapshots, segments, log_start, end_offset, now_ms, clean)
     for segment in segments[:-1]:
         # After a clean stop all was synced; after another, what lies below the recovery point was.
         segment.synced = clean or segment.base_offset < recovery_point
@@ -120,9 +131,23 @@ def load_folder(
     assert active.max_timestamp >= -1
     active.bytes_since_index = active.size - (active.offsets.positions[-1] if len(active.offsets) else 0)
     active.configure(config)
-    return LoadedFolder(
-        segments, end_offset, log_start, end_offset if clean else min(recovery_point, end_offset), epochs, topic_id, report
-    )
+    recovery_point = end_offset if clean else min(recovery_point, end_offset)
+    return LoadedFolder(segments, end_offset, log_start, recovery_point, epochs, topic_id, report, snapshots)
+
+
+def _load_producers(
+    producers: ProducerStates,
+    snapshots: Snapshots,
+    segments: list[Segment],
+    log_start: int,
+    end_offset: int,
+    now_ms: int,
+    clean: bool,
+) -> None:
+    loaded = snapshots.load(producers, end_offset, now_ms)
+    if loaded is None and clean:
+        return  # closed without a snapshot: there was no producer to remember, or the log is from before there were
+    replay(producers, segments, max(log_start, loaded or 0), end_offset)
 
 
 # -- what interrupted work left behind
@@ -268,8 +293,8 @@ class _Recovery:
         segments: list[Segment],
         epochs: EpochCache,
         report: RecoveryReport,
-        recovery_point: int,
-        now_ms: int,
+        producers: ProducerStates,
+        snapshots: Snapshots,
     ) -> None:
         self.pool = pool
         self.disk = pool.disk
@@ -278,18 +303,31 @@ class _Recovery:
         self.segments = segments
         self.epochs = epochs
         self.report = report
-        self.recovery_point = recovery_point
-        self.now_ms = now_ms
+        self.producers = producers
+        self.snapshots = snapshots
         self.next_offset = 0
 
-    def run(self) -> None:
+    def run(self, recovery_point: int, log_start: int, now_ms: int) -> None:
         segments = self.segments
+        if not segments:
+            return
         first = 0
-        while first + 1 < len(segments) and segments[first + 1].base_offset <= self.recovery_point:
+        while first + 1 < len(segments) and segments[first + 1].base_offset <= recovery_point:
             first += 1
+        base = segments[first].base_offset
+        # Aborted transactions are found again from the producers' state at the first segment that is checked.
+        loaded = self.snapshots.load(self.producers, base, now_ms)
+        try:
+            replay(self.producers, segments[:first], max(log_start, loaded or 0), base)
+        except CorruptSegment as damage:
+            self.report.say(f"producers could not be read again: {damage}")
         for segment in segments[first:]:
             if segment not in segments:
                 continue  # set aside together with an earlier one
+            if segment.base_offset < self.next_offset:
+                # A truncation that the power cut undid in part. What was written after it wins.
+                self._set_aside(segment, f"overlaps with the segment before it, which ends at {self.next_offset}")
+                continue
             try:
                 self._check(segment)
             except CorruptSegment as damage:
@@ -299,15 +337,19 @@ class _Recovery:
         """Validate a segment and build its indexes as if its batches were appended now."""
         size = segment.size
         segment.reset_indexes()
+        segment.replace_aborted([])
         segment.index_interval_bytes = self.config.index_interval_bytes
-        position = 0
         self.report.segments_checked += 1
+        self.snapshots.write(self.producers, segment.base_offset)
         try:
             for position, header, batch in checked_batches(segment, max(self.next_offset, segment.base_offset)):
                 segment.note_batch(position, len(batch), header.last_offset, header.max_timestamp)
                 segment.size = size
                 if header.leader_epoch > self.epochs.latest_epoch:
                     self.epochs.assign(header.leader_epoch, header.base_offset)
+                aborted = self.producers.replay(batch, 0, header)
+                if aborted is not None:
+                    segment.add_aborted(aborted)
                 self.next_offset = header.end_offset
         finally:
             self.report.bytes_checked += size

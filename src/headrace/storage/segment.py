@@ -13,16 +13,18 @@ from typing import NamedTuple
 
 from headrace.config import LogConfig
 from headrace.records.layout import HEADER, HEADER_BYTES, LENGTH_MIN, LOG_OVERHEAD, BatchHeader
+from headrace.replication.producers import AbortedTransaction
 from headrace.storage.files import Disk
 from headrace.storage.indexes import (
+    ABORTED_ENTRY_BYTES,
     OFFSET_ENTRY_BYTES,
     RELATIVE_OFFSET_MAX,
     TIME_ENTRY_BYTES,
-    AbortedTxn,
     CorruptIndex,
     OffsetIndex,
     TimeIndex,
     decode_aborted,
+    encode_aborted,
     last_time_entry,
 )
 from headrace.storage.pool import FilePool, Handle
@@ -120,7 +122,7 @@ class Segment:
         self._max_timestamp = UNKNOWN_TIMESTAMP
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
-        self._aborted: list[AbortedTxn] | None = None
+        self._aborted: list[AbortedTransaction] | None = None
 
     @classmethod
     def create(cls, pool: FilePool, folder: str, base_offset: int, config: LogConfig, now_ms: int) -> "Segment":
@@ -264,7 +266,7 @@ class Segment:
         return self._times
 
     @property
-    def aborted(self) -> list[AbortedTxn]:
+    def aborted(self) -> list[AbortedTransaction]:
         if self._aborted is None:
             try:
                 self._aborted = decode_aborted(self.disk.read_bytes(self.path(".txnindex")), self.base_offset)
@@ -272,11 +274,20 @@ class Segment:
                 self._aborted = []
         return self._aborted
 
-    def add_aborted(self, entry: AbortedTxn) -> None:
+    def replace_aborted(self, entries: list[AbortedTransaction]) -> None:
+        """Write the transaction index anew, from what the log itself says."""
+        path = self.path(".txnindex")
+        if self.disk.exists(path):
+            self.disk.remove(path)
+        self._aborted = []
+        for entry in entries:
+            self.add_aborted(entry)
+
+    def add_aborted(self, entry: AbortedTransaction) -> None:
         aborted = self.aborted
         file = self.disk.open(self.path(".txnindex"), create=True)
         try:
-            file.append(entry.encode())
+            file.append(encode_aborted(entry))
         finally:
             file.close()
         aborted.append(entry)
@@ -462,11 +473,11 @@ class Segment:
         self.write_indexes()
         return offset
 
-    def _truncate_aborted(self, kept: list[AbortedTxn]) -> None:
+    def _truncate_aborted(self, kept: list[AbortedTransaction]) -> None:
         if len(kept) != len(self.aborted):
             file = self.disk.open(self.path(".txnindex"))
             try:
-                file.truncate(len(kept) * 34)
+                file.truncate(len(kept) * ABORTED_ENTRY_BYTES)
             finally:
                 file.close()
             self._aborted = kept
@@ -498,6 +509,11 @@ class Segment:
             self._offsets = None
             self._times = None
             self._aborted = None
+
+    def move(self, folder: str) -> None:
+        """The folder was renamed: open files stay good, paths change."""
+        self.folder = folder
+        self.handle.path = self.path(".log")
 
     def close(self) -> None:
         self.handle.close()
