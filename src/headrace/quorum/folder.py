@@ -1,0 +1,240 @@
+"""The log dirs of a node before anything runs on them: formatting new ones, recognising and checking formatted ones.
+
+A folder is formatted as Kafka's own storage tool does for one controller with kraft.version 1. `meta.properties` is
+written last: a folder that has it is complete, one that has none and no data may be formatted (again).
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NamedTuple
+
+from headrace.metadata.image import METADATA_VERSION, RESERVED_DIRECTORIES_END
+from headrace.metadata.records import Record
+from headrace.metadata.versions import METADATA_VERSION_LATEST
+from headrace.protocol import messages as m
+from headrace.quorum import QuorumError
+from headrace.quorum.snapshots import (
+    SnapshotId,
+    Voter,
+    decode_snapshot,
+    encode_snapshot,
+    snapshot_id,
+    write_snapshot,
+)
+from headrace.storage.checkpoints import META_PROPERTIES, CorruptCheckpoint, MetaProperties, encode_uuid
+from headrace.storage.files import Disk
+
+METADATA_FOLDER = "__cluster_metadata-0"
+BOOTSTRAP = "bootstrap.checkpoint"
+
+_HARMLESS = frozenset({".lock", "lost+found", BOOTSTRAP, f"{BOOTSTRAP}.tmp", f"{META_PROPERTIES}.tmp"})
+"""What a new disk, or a format that was interrupted, may leave in an otherwise empty folder."""
+
+
+class Layout(NamedTuple):
+    """What the configuration says about this node's folders."""
+
+    node_id: int
+    log_dirs: Sequence[str]
+    metadata_log_dir: str
+    controller_endpoints: tuple[tuple[str, str, int], ...]
+    """(listener name, host, port) of this node as a controller."""
+
+
+class Identity(NamedTuple):
+    """Who this node is, as its folders say."""
+
+    cluster_id: str
+    node_id: int
+    directory_ids: dict[str, bytes]
+    """By log dir, the metadata log dir included."""
+
+
+def new_uuid(random: Random) -> bytes:
+    """A random (version 4) id that is not reserved and whose text does not begin with a dash."""
+    while True:
+        bits = random.getrandbits(128)
+        bits = bits & ~(0xF << 76) | (4 << 76)
+        bits = bits & ~(3 << 62) | (2 << 62)
+        uuid = bits.to_bytes(16, "big")
+        if bits >= RESERVED_DIRECTORIES_END and not encode_uuid(uuid).startswith("-"):
+            return uuid
+
+
+def bootstrap_records() -> list[Record]:
+    """What a new cluster begins with: only the features that are served are finalized."""
+    return [(m.FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LATEST), 0)]
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+def open_folders(
+    disk: Disk,
+    layout: Layout,
+    *,
+    standalone: bool,
+    uuid: Callable[[], bytes],
+    now_ms: int,
+    cluster_id: str | None = None,
+) -> Identity:
+    """Check this node's folders, formatting them first if they are new and the node is `standalone`.
+
+    A node of a cluster is never formatted here: an empty folder may be a disk that was lost, and a voter that has
+    forgotten its votes must not vote again.
+    """
+    found = {path: _read(disk, path) for path in _all_dirs(layout)}
+    if all(properties is None for properties in found.values()):
+        for path in found:
+            _check_empty(disk, path)
+        if not standalone:
+            raise QuorumError(
+                f"{layout.metadata_log_dir} is not formatted; format it with the cluster's id, or, if its disk was lost,"
+                " remove this node from the voters first"
+            )
+        return format_folders(disk, layout, uuid=uuid, now_ms=now_ms, cluster_id=cluster_id)
+    identity = _verify(found, layout, cluster_id)
+    return _complete(disk, found, identity, layout, uuid)
+
+
+def _all_dirs(layout: Layout) -> list[str]:
+    return list(dict.fromkeys([layout.metadata_log_dir, *layout.log_dirs]))
+
+
+def _read(disk: Disk, path: str) -> MetaProperties | None:
+    file = f"{path}/{META_PROPERTIES}"
+    if not disk.exists(file):
+        return None
+    try:
+        return MetaProperties.decode(disk.read_bytes(file))
+    except CorruptCheckpoint as error:
+        raise QuorumError(f"{file} is not readable: {error}") from None
+
+
+def _check_empty(disk: Disk, path: str) -> None:
+    """Refuse to format over data: what is not ours, or has lost its meta.properties, stays as it is."""
+    if not disk.exists(path):
+        return
+    for name in disk.list(path):
+        if name in _HARMLESS:
+            continue
+        if name == METADATA_FOLDER:
+            inside = [n for n in disk.list(f"{path}/{name}") if not _is_first_snapshot(n)]
+            if not inside:
+                continue
+        raise QuorumError(
+            f"{path} holds {name} but no {META_PROPERTIES}: it is no folder of this node, or a damaged one"
+        )
+
+
+def _is_first_snapshot(name: str) -> bool:
+    return snapshot_id(name.removesuffix(".part")) == SnapshotId(0, 0)
+
+
+def _verify(
+    found: dict[str, MetaProperties | None], layout: Layout, cluster_id: str | None
+) -> tuple[str, int]:
+    first: str | None = None
+    for path, properties in found.items():
+        if properties is None:
+            continue
+        file = f"{path}/{META_PROPERTIES}"
+        if properties.version != 1 or properties.cluster_id is None:
+            raise QuorumError(
+                f"{file} is of version {properties.version}, from ZooKeeper mode; only version 1 can be used"
+            )
+        if properties.node_id != layout.node_id:
+            raise QuorumError(f"{path} belongs to node {properties.node_id}; this is node {layout.node_id}")
+        if cluster_id is not None and properties.cluster_id != cluster_id:
+            raise QuorumError(
+                f"{path} belongs to cluster {properties.cluster_id}; this node is to be of {cluster_id}"
+            )
+        if first is not None and properties.cluster_id != first:
+            raise QuorumError(
+                f"{path} belongs to cluster {properties.cluster_id}, another log dir to {first}"
+            )
+        first = properties.cluster_id
+    if found[layout.metadata_log_dir] is None:
+        raise QuorumError(
+            f"{layout.metadata_log_dir} has no {META_PROPERTIES} while other log dirs do: the metadata log is missing"
+        )
+    assert first is not None
+    ids = [p.directory_id for p in found.values() if p is not None and p.directory_id is not None]
+    if len(set(ids)) != len(ids):
+        raise QuorumError("two log dirs have the same directory.id: one is a copy of the other")
+    return first, layout.node_id
+
+
+def _complete(
+    disk: Disk,
+    found: dict[str, MetaProperties | None],
+    identity: tuple[str, int],
+    layout: Layout,
+    uuid: Callable[[], bytes],
+) -> Identity:
+    """Give a directory id to log dirs that were added since, or formatted before Kafka 3.7."""
+    cluster_id, node_id = identity
+    directories: dict[str, bytes] = {}
+    for path, properties in found.items():
+        directory = properties.directory_id if properties is not None else None
+        if directory is None:
+            if properties is None:
+                _check_empty(disk, path)
+            directory = uuid()
+            _write_properties(disk, path, MetaProperties(cluster_id, node_id, directory))
+        directories[path] = directory
+    return Identity(cluster_id, node_id, directories)
+
+
+# --- formatting -------------------------------------------------------------------------------------------------------
+
+
+def format_folders(
+    disk: Disk, layout: Layout, *, uuid: Callable[[], bytes], now_ms: int, cluster_id: str | None = None
+) -> Identity:
+    """Make this node the only controller of a new cluster."""
+    cluster = cluster_id if cluster_id is not None else encode_uuid(uuid())
+    directories = {path: uuid() for path in _all_dirs(layout)}
+    metadata = layout.metadata_log_dir
+    for path in directories:
+        make_durable_dirs(disk, path)
+    folder = f"{metadata}/{METADATA_FOLDER}"
+    make_durable_dirs(disk, folder)
+    voter = Voter(layout.node_id, directories[metadata], layout.controller_endpoints)
+    write_snapshot(
+        disk,
+        folder,
+        SnapshotId(0, 0),
+        encode_snapshot([], epoch=0, now_ms=now_ms, timestamp_ms=now_ms, kraft_version=1, voters=[voter]),
+    )
+    bootstrap = b"".join(encode_snapshot(bootstrap_records(), epoch=0, now_ms=now_ms, timestamp_ms=0))
+    disk.replace_bytes(f"{metadata}/{BOOTSTRAP}", bootstrap)
+    # The metadata log dir comes last: as long as it has no meta.properties, nothing else counts.
+    for path in sorted(directories, key=lambda path: path == metadata):
+        _write_properties(disk, path, MetaProperties(cluster, layout.node_id, directories[path]))
+    return Identity(cluster, layout.node_id, directories)
+
+
+def _write_properties(disk: Disk, path: str, properties: MetaProperties) -> None:
+    make_durable_dirs(disk, path)
+    disk.replace_bytes(f"{path}/{META_PROPERTIES}", properties.encode())
+
+
+def make_durable_dirs(disk: Disk, path: str) -> None:
+    """Create a folder and its parents so that a power cut cannot take them, and all that is in them, away again."""
+    missing: list[str] = []
+    at = path.rstrip("/")
+    while at and not disk.exists(at):
+        missing.append(at)
+        at = at.rpartition("/")[0]
+    disk.make_dirs(path)
+    for created in reversed(missing):
+        disk.sync_dir(created.rpartition("/")[0] or "/")
+
+
+def read_bootstrap(disk: Disk, metadata_log_dir: str) -> list[Record]:
+    """The records that an empty metadata log begins with."""
+    path = f"{metadata_log_dir}/{BOOTSTRAP}"
+    if not disk.exists(path):
+        return bootstrap_records()
+    return decode_snapshot(SnapshotId(0, 0), disk.read_bytes(path), path).records
