@@ -9,7 +9,7 @@ from typing import Any
 from .listeners import Listener, check_ports, parse_listeners, parse_protocol_map
 from .options import ConfigError, Option, Value
 from .table import broker_options, topic_options
-from .topic import LogConfig, check_compaction_lags, check_local_retention, log_config, suggestion
+from .topic import LogConfig, check_compaction_lags, log_config, suggestion
 
 ENVIRONMENT_PREFIX = "HEADRACE_"
 
@@ -24,6 +24,15 @@ HEADRACE_DEFAULTS: dict[str, str] = {
     # A dead process is seen by its closed socket; this is only for silent loss, so it can be short.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
+}
+
+# Headrace cannot do these; to take them without effect would leave a cluster open or lose data someone counts on.
+REFUSED: dict[str, str] = {
+    "authorizer.class.name": "authorizers are not supported, the cluster would be open to everyone",
+    "create.topic.policy.class.name": "policies are Java classes and cannot be loaded",
+    "alter.config.policy.class.name": "policies are Java classes and cannot be loaded",
+    "client.quota.callback.class": "quota callbacks are Java classes and cannot be loaded",
+    "remote.log.storage.system.enable": "tiered storage is not supported",
 }
 
 # Options that belong to plugins and to one listener start with these; the rest of the name is free.
@@ -56,8 +65,13 @@ class BrokerConfig:
     """Immutable. `config["log.segment.bytes"]` is the typed value; `raw` and `sources` hold what was set."""
 
     def __init__(self, raw: Mapping[str, str], sources: Mapping[str, Source]) -> None:
-        self.raw: Mapping[str, str] = MappingProxyType(dict(raw))
-        self.sources: Mapping[str, Source] = MappingProxyType(dict(sources))
+        raw, sources = dict(raw), dict(sources)
+        _join_ids(raw, sources)
+        self.raw: Mapping[str, str] = MappingProxyType(raw)
+        self.sources: Mapping[str, Source] = MappingProxyType(sources)
+        # What dynamic configuration says, usable or not, and why a part of it is not used.
+        self.dynamic_cluster: Mapping[str, str] = MappingProxyType({})
+        self.dynamic_broker: Mapping[str, str] = MappingProxyType({})
         self.ignored: Mapping[str, str] = MappingProxyType({})
         self._static = self
         self._values: dict[str, Value] = {}
@@ -65,7 +79,8 @@ class BrokerConfig:
             option = find_option(name)
             if option is not None:
                 self._values[name] = option.parse(text)
-        self._join_ids()
+        if "node.id" not in raw:
+            self._values["broker.id"] = self["node.id"]
 
     @classmethod
     def load(
@@ -136,20 +151,13 @@ class BrokerConfig:
                     continue
                 raw[name], sources[name] = text, source
         config = BrokerConfig(raw, sources)
+        config.dynamic_cluster = MappingProxyType(dict(cluster))
+        config.dynamic_broker = MappingProxyType(dict(broker))
         config.ignored = MappingProxyType(ignored)
         config._static = static
         return config
 
     # --- what several options say together ---
-
-    def _join_ids(self) -> None:
-        """node.id and broker.id are two names of one thing; the one that is set gives the other."""
-        if "node.id" in self._values and "broker.id" not in self._values:
-            self._values["broker.id"] = self._values["node.id"]
-        elif "broker.id" in self._values and "node.id" not in self._values:
-            self._values["node.id"] = self._values["broker.id"]
-        elif "node.id" not in self._values:
-            self._values["broker.id"] = self["node.id"]
 
     @property
     def node_id(self) -> int:
@@ -261,6 +269,12 @@ class BrokerConfig:
         """Refuse combinations that Kafka refuses at start. Raises ConfigError."""
         if self["node.id"] != self["broker.id"]:
             raise ConfigError(f"broker.id: {self['broker.id']} differs from node.id, {self['node.id']}")
+        for name, reason in REFUSED.items():
+            if self[name]:
+                raise ConfigError(f"{name}: {reason}")
+        for listener in self.listeners:
+            if listener.protocol != "PLAINTEXT":
+                raise ConfigError(f"listeners: {listener.name} asks for {listener.protocol}, which is not supported")
         self._check_log()
         check_ports(self.listeners)
         self._check_advertised()
@@ -286,8 +300,6 @@ class BrokerConfig:
         if self["replica.fetch.wait.max.ms"] > self["replica.lag.time.max.ms"]:
             raise ConfigError("replica.fetch.wait.max.ms: must not be above replica.lag.time.max.ms")
         check_compaction_lags(defaults)
-        if self["remote.log.storage.system.enable"]:
-            check_local_retention(defaults)
 
     def _check_advertised(self) -> None:
         names = {listener.name for listener in self.listeners}
@@ -327,6 +339,13 @@ class BrokerConfig:
                 raise ConfigError("listeners: a node that is only a broker cannot have a controller listener")
         if "broker" in self.roles and not names - controllers:
             raise ConfigError("listeners: none is left for clients; all are in controller.listener.names")
+
+
+def _join_ids(raw: dict[str, str], sources: dict[str, Source]) -> None:
+    """node.id and broker.id are two names of one thing; the one that is set gives the other."""
+    for given, other in (("node.id", "broker.id"), ("broker.id", "node.id")):
+        if given in raw and other not in raw:
+            raw[other], sources[other] = raw[given], sources[given]
 
 
 def _check_known(name: str) -> None:

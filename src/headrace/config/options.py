@@ -59,6 +59,8 @@ class Option(msgspec.Struct, frozen=True, gc=False):
     def parse(self, text: str | None) -> Value:
         """The checked value of `text`; raises ConfigError."""
         value = parse_text(self.name, self.type, text)
+        if isinstance(value, list) and self.checks.startswith("distinct"):
+            value = list(dict.fromkeys(value))
         if self.checks:
             for check in _checks(self.checks):
                 complaint = check(value)
@@ -82,12 +84,7 @@ def parse_text(name: str, type_: Type, text: str | None) -> Value:
         case Type.INT | Type.LONG | Type.SHORT:
             return _integer(name, type_, text)
         case Type.DOUBLE:
-            try:
-                if "_" in text:
-                    raise ValueError
-                return float(text)
-            except ValueError:
-                raise ConfigError(f"{name}: {text!r} is not a number") from None
+            return _double(name, text)
         case Type.LIST:
             return parse_list(text)
         case _:
@@ -113,6 +110,21 @@ def _integer(name: str, type_: Type, text: str) -> int:
     if not -limit <= number < limit:
         raise ConfigError(f"{name}: {text!r} does not fit in {_BITS[type_] + 1} bits")
     return number
+
+
+def _double(name: str, text: str) -> float:
+    """Java's Double.parseDouble: `NaN` and `Infinity` in that spelling only, a type letter may follow."""
+    body = text.lstrip("+-")
+    try:
+        if len(text) - len(body) > 1 or "_" in body:
+            raise ValueError
+        if body[:2].lower() == "0x":
+            return float.fromhex(text.rstrip("dDfF") if "p" in body.lower() else "x")
+        if body[:1].isalpha() and body not in ("NaN", "Infinity"):
+            raise ValueError
+        return float(text[:-1] if text[-1:] in ("d", "D", "f", "F") else text)
+    except ValueError:
+        raise ConfigError(f"{name}: {text!r} is not a number") from None
 
 
 def render(value: Value) -> str | None:
@@ -190,9 +202,10 @@ def _between(low: float | None, high: float | None, also: list[int]) -> Check:
     def check(value: Any) -> str | None:
         if value is None or value in also:
             return None
-        if low is not None and not value >= low:
+        # NaN passes, as it does in Kafka.
+        if low is not None and value < low:
             return f"is below the least allowed, {_number(low)}{suffix}"
-        if high is not None and not value <= high:
+        if high is not None and value > high:
             return f"is above the most allowed, {_number(high)}{suffix}"
         return None
 
@@ -221,12 +234,9 @@ def _one_of_any_case(allowed: list[str]) -> Check:
     return check
 
 
-def _distinct(value: Any) -> str | None:
-    if not value:
-        return None
-    if "" in value:
-        return "has an empty item"
-    return None if len(set(value)) == len(value) else "names an item twice"
+def _no_empty_items(value: Any) -> str | None:
+    """Repeated items are dropped when parsed, but a missing one is a mistake."""
+    return "has an empty item" if value and "" in value else None
 
 
 def _nonempty(value: Any) -> str | None:
@@ -249,7 +259,8 @@ def _throttled(value: Any) -> str | None:
 
 def _address(text: str) -> bool:
     host, _, port = text.strip().rpartition(":")
-    return bool(host) and port.isdecimal() and int(port) <= 65535
+    # Nobody can connect to the address that means every interface.
+    return host not in ("", "0.0.0.0") and port.isdecimal() and int(port) <= 65535
 
 
 def _voters(value: Any) -> str | None:
@@ -285,7 +296,7 @@ def is_iso_duration(text: str) -> bool:
 
 
 _NAMED: dict[str, Check] = {
-    "distinct": _distinct,
+    "distinct": _no_empty_items,
     "nonempty": _nonempty,
     "nonnull": _nonnull,
     "throttled": _throttled,
