@@ -3308,7 +3308,7 @@ class ConsumerGroupMemberMetadataValue(msgspec.Struct):
     subscribed_topic_regex: str | None = ""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = ""
-    classic_member_metadata: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None = None
+    classic_member_metadata: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None = ...
     unknown_tags: dict[int, bytes] | None = None
 
 class ConsumerGroupTargetAssignmentMetadataKey(msgspec.Struct):
@@ -3340,7 +3340,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(msgspec.Struct):
     class TopicPartitions(msgspec.Struct):
         topic_id: bytes = ...
         partitions: list[int] = ...
-        assignment_epochs: list[int] | None = None
+        assignment_epochs: list[int] | None = ...
         unknown_tags: dict[int, bytes] | None = None
 
     member_epoch: int = 0
@@ -3448,7 +3448,7 @@ class StreamsGroupMetadataValue(msgspec.Struct):
     epoch: int = 0
     metadata_hash: int = 0
     validated_topology_epoch: int = -1
-    last_assignment_configs: list[StreamsGroupMetadataValue.LastAssignmentConfig] | None = None
+    last_assignment_configs: list[StreamsGroupMetadataValue.LastAssignmentConfig] | None = ...
     unknown_tags: dict[int, bytes] | None = None
 
 class StreamsGroupMemberMetadataKey(msgspec.Struct):
@@ -3508,7 +3508,7 @@ class StreamsGroupCurrentMemberAssignmentValue(msgspec.Struct):
     class TaskIds(msgspec.Struct):
         subtopology_id: str = ""
         partitions: list[int] = ...
-        assignment_epochs: list[int] | None = None
+        assignment_epochs: list[int] | None = ...
         unknown_tags: dict[int, bytes] | None = None
 
     member_epoch: int = 0

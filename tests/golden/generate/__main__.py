@@ -1,0 +1,16 @@
+"""Rewrites tests/golden/records.json: `python -m tests.golden.generate`."""
+
+import json
+from pathlib import Path
+
+from headrace.protocol.codec import CODECS
+from tests.golden.generate import vectors
+from tests.reference.apache import java, libs
+
+KINDS = ("metadata", "coordinator-key", "coordinator-value", "data")
+
+codecs = [codec for codec in CODECS.values() if codec.header.kind in KINDS]
+rows = vectors(java(), libs(), codecs, seed=1, variants=4)
+lines = ",\n".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows)
+Path(__file__).parents[1].joinpath("records.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+print(len(rows), "vectors of", len(codecs), "messages")
