@@ -263,7 +263,7 @@ _V13 = _one_partition(">iixB", ">BihqqqBxxxix")
 _PARTITION_V3 = Struct(">ihqq").pack
 _PARTITION_V5 = Struct(">ihqqq").pack
 _PARTITION_V8 = Struct(">ihqqqih").pack
-_PARTITION_V9 = Struct(">ihqqqBxx").pack
+_PARTITION_V9 = Struct(">ihqqqBxx").pack  # no record errors, no message, no tags
 _PACK_INT32 = Struct(">i").pack
 _PACK_THROTTLE_TAGS = Struct(">ix").pack
 
@@ -338,7 +338,6 @@ def _many_produce_response(
         if flexible:
             for index, error, base, append_time, start, _ in partitions:
                 write(_PARTITION_V9(index, error, base, append_time, start, 1))
-                write(b"\0")
             write(b"\0")
         elif version >= 8:
             for index, error, base, append_time, start, _ in partitions:

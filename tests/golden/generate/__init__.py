@@ -10,7 +10,15 @@ from zipfile import ZipFile
 from headrace.protocol.codec import CODECS, Codec
 
 SOURCE = Path(__file__).with_name("Vectors.java")
-JARS = "clients metadata group-coordinator transaction-coordinator share-coordinator raft storage".split()
+JARS = [
+    "clients",
+    "metadata",
+    "group-coordinator",
+    "transaction-coordinator",
+    "share-coordinator",
+    "raft",
+    "storage",
+]
 
 
 def java_classes(libs: Path) -> dict[str, str]:
