@@ -40,5 +40,8 @@ def test_message_defaults_to_none_and_prints_the_text() -> None:
 
 
 def test_error_survives_pickling_between_processes() -> None:
-    for twin in (copy.copy(KafkaError(Err.INVALID_RECORD, "x")), pickle.loads(pickle.dumps(KafkaError(Err.INVALID_RECORD, "x")))):
+    for twin in (
+        copy.copy(KafkaError(Err.INVALID_RECORD, "x")),
+        pickle.loads(pickle.dumps(KafkaError(Err.INVALID_RECORD, "x"))),
+    ):
         assert (twin.error, twin.message) == (Err.INVALID_RECORD, "x")

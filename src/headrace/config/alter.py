@@ -77,7 +77,9 @@ def replace_all(
 ) -> Altered:
     """AlterConfigs of one resource: what is not named goes back to its default."""
     if resource == Resource.BROKER_LOGGER:
-        raise KafkaError(Err.INVALID_REQUEST, "AlterConfigs does not change loggers; use IncrementalAlterConfigs")
+        raise KafkaError(
+            Err.INVALID_REQUEST, "AlterConfigs does not change loggers; use IncrementalAlterConfigs"
+        )
     _check_keys(configs)
     wanted = dict(configs) | {key: None for key in current if key not in dict(configs)}
     return _finish(resource, name, wanted, current, broker, elr)
@@ -137,7 +139,9 @@ def _finish(
 ) -> Altered:
     # Brokers reload what files a value names when it is written again, so for them every value is recorded.
     changes = {
-        key: value for key, value in wanted.items() if current.get(key) != value or resource == Resource.BROKER
+        key: value
+        for key, value in wanted.items()
+        if current.get(key) != value or resource == Resource.BROKER
     }
     overrides = dict(current)
     for key, value in changes.items():
@@ -272,7 +276,9 @@ def validate_group(name: str, overrides: Mapping[str, str], broker: BrokerConfig
             _check_group_bounds(key, values[key], broker)
         for kind in ("consumer", "share", "streams"):
             session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
-            if values.get(session, broker[f"group.{session}"]) <= values.get(heartbeat, broker[f"group.{heartbeat}"]):
+            if values.get(session, broker[f"group.{session}"]) <= values.get(
+                heartbeat, broker[f"group.{heartbeat}"]
+            ):
                 raise ConfigError(f"{session}: must be above {heartbeat}")
     except ConfigError as error:
         raise KafkaError(Err.INVALID_CONFIG, str(error)) from None
@@ -350,6 +356,8 @@ def alter_loggers(changes: Sequence[Change], known: Callable[[str], bool]) -> di
         if not known(key):
             raise KafkaError(Err.INVALID_CONFIG, f"{key}: there is no such logger")
         if op == Op.SET and (value or "").upper() not in LEVELS:
-            raise KafkaError(Err.INVALID_CONFIG, f"{key}: {value!r} is not a level; levels: {', '.join(LEVELS)}")
+            raise KafkaError(
+                Err.INVALID_CONFIG, f"{key}: {value!r} is not a level; levels: {', '.join(LEVELS)}"
+            )
         wanted[key] = (value or "").upper() if op == Op.SET else None
     return wanted

@@ -145,9 +145,7 @@ def _wanted(known: Iterable[str], asked: Iterable[str] | None) -> list[str]:
 def describe_broker(config: BrokerConfig, names: Iterable[str] | None = None) -> list[Entry]:
     """This broker's options, dynamic ones included."""
     options = broker_options()
-    known = [
-        name for name, option in options.items() if not option.internal and name not in _ONLY_WHEN_SET
-    ]
+    known = [name for name, option in options.items() if not option.internal and name not in _ONLY_WHEN_SET]
     shown = set(known)
     for layer in (config.static.raw, config.dynamic_cluster, config.dynamic_broker):
         known.extend(name for name in layer if name not in shown)

@@ -288,7 +288,9 @@ def is_iso_duration(text: str) -> bool:
     """Whether java.time.Duration would read this as a duration that is not negative."""
     from re import IGNORECASE, fullmatch
 
-    found = fullmatch(r"P(?:(\d+)D)?(?:(T)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,]\d{0,9})?S)?)?", text, IGNORECASE)
+    found = fullmatch(
+        r"P(?:(\d+)D)?(?:(T)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,]\d{0,9})?S)?)?", text, IGNORECASE
+    )
     if not found:
         return False
     days, time, *parts = found.groups()

@@ -53,7 +53,9 @@ def _with_synonyms(name: str) -> Table:
 def broker_options() -> Table:
     """Kafka's broker options and Headrace's own."""
     rows = (
-        _option(cells, synonyms=(), scope=cells[4]) for table in ("broker", "headrace") for cells in _read(table)
+        _option(cells, synonyms=(), scope=cells[4])
+        for table in ("broker", "headrace")
+        for cells in _read(table)
     )
     return MappingProxyType({option.name: option for option in rows})
 

@@ -94,9 +94,7 @@ def log_config(values: Mapping[str, Any]) -> LogConfig:
     policy = values["cleanup.policy"]
     type_ = values["compression.type"]
     timestamp_type = values["message.timestamp.type"]
-    fields: dict[str, Any] = {
-        attribute: values[name] for attribute, name in _PLAIN_FIELDS.items()
-    }
+    fields: dict[str, Any] = {attribute: values[name] for attribute, name in _PLAIN_FIELDS.items()}
     if values["internal.segment.bytes"] is not None:
         fields["segment_bytes"] = values["internal.segment.bytes"]
     return LogConfig(
@@ -152,7 +150,10 @@ def _check_together(values: Mapping[str, Any], broker: "BrokerConfig", existing:
         if not broker["remote.log.storage.system.enable"]:
             raise ConfigError("remote.storage.enable: tiered storage is not enabled on this broker")
         _check_remote(values)
-    elif existing.get("remote.storage.enable", "").lower() == "true" and not values["remote.log.delete.on.disable"]:
+    elif (
+        existing.get("remote.storage.enable", "").lower() == "true"
+        and not values["remote.log.delete.on.disable"]
+    ):
         raise ConfigError(
             "remote.storage.enable: cannot be switched off while remote data is kept; set "
             "remote.log.delete.on.disable=true to delete it, or remote.log.copy.disable=true to only read it"
@@ -172,7 +173,9 @@ def check_local_retention(values: Mapping[str, Any]) -> None:
         if total == -1 or local == -2:
             continue
         if local == -1:
-            raise ConfigError(f"local.retention.{unit}: -1 (no limit) does not go with retention.{unit} {total}")
+            raise ConfigError(
+                f"local.retention.{unit}: -1 (no limit) does not go with retention.{unit} {total}"
+            )
         if local > total:
             raise ConfigError(f"local.retention.{unit}: {local} is above retention.{unit}, {total}")
 

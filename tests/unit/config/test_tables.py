@@ -39,7 +39,10 @@ def facts(option: Option) -> dict[str, Any]:
 
 def kafka_facts(row: dict[str, Any]) -> dict[str, Any]:
     wanted = ("name", "type", "importance", "internal")
-    return {key: row[key] for key in wanted} | {"default": row.get("default"), "required": row.get("required", False)}
+    return {key: row[key] for key in wanted} | {
+        "default": row.get("default"),
+        "required": row.get("required", False),
+    }
 
 
 def kafka_checks(row: dict[str, Any]) -> str:
