@@ -1,0 +1,66 @@
+"""The typer application: every command and its help. `up` is listed here and parsed in `up`."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from headrace import __version__
+from headrace.cli import doctor, log, topic
+from headrace.client.errors import ClientError
+
+app = typer.Typer(
+    name="headrace",
+    help="Kafka's job in Python: a broker that every Kafka client can use, and the tools around it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# `main` hands `up` over before typer is imported; this entry is for `headrace --help`.
+@app.command("up", add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def up(context: typer.Context) -> None:
+    """Start a broker: `headrace up --data DIR --port N --config server.properties --set name=value`."""
+    from headrace.cli.up import main
+
+    raise typer.Exit(main(context.args))
+
+
+app.add_typer(topic.app, name="topic")
+app.add_typer(log.app, name="log")
+app.command("doctor")(doctor.doctor)
+
+
+@app.command("demo")
+def demo(
+    records: int = typer.Option(200_000, min=1_000, max=10_000_000, help="How many records to produce."),
+    keep: bool = typer.Option(False, "--keep", help="Leave the data folder for you to look at."),
+) -> None:
+    """Start a broker, produce, kill it with -9 in mid-stream, restart it, and check that nothing is lost."""
+    from headrace.cli.demo import demo as run_demo
+
+    raise typer.Exit(run_demo(records, keep))
+
+
+@app.command("version")
+def version() -> None:
+    """Print the version."""
+    print(f"headrace {__version__}")
+
+
+def run(words: Sequence[str]) -> int:
+    """Run a command; failures of the outside world become one line on stderr."""
+    try:
+        app(args=list(words), prog_name="headrace")
+    except ClientError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough; nothing may be flushed to it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0

@@ -1,0 +1,67 @@
+"""What kind of file a path is, by Kafka's names alone."""
+
+import os
+import re
+from enum import Enum
+
+from headrace.storage import checkpoints, epochs
+
+
+class Kind(Enum):
+    LOG = "log segment"
+    METADATA_SNAPSHOT = "metadata snapshot"
+    OFFSET_INDEX = "offset index"
+    TIME_INDEX = "time index"
+    TXN_INDEX = "transaction index"
+    PRODUCER_SNAPSHOT = "producer snapshot"
+    OFFSETS = "offset checkpoint"
+    EPOCHS = "leader epochs"
+    PARTITION_METADATA = "partition metadata"
+    META_PROPERTIES = "node identity"
+    QUORUM_STATE = "quorum state"
+    CLEAN_SHUTDOWN = "clean shutdown mark"
+    LOCK = "lock"
+
+
+_SUFFIXES = {
+    ".log": Kind.LOG,
+    ".checkpoint": Kind.METADATA_SNAPSHOT,
+    ".index": Kind.OFFSET_INDEX,
+    ".timeindex": Kind.TIME_INDEX,
+    ".txnindex": Kind.TXN_INDEX,
+    ".snapshot": Kind.PRODUCER_SNAPSHOT,
+}
+_NAMES = {
+    checkpoints.RECOVERY_POINTS: Kind.OFFSETS,
+    checkpoints.HIGH_WATERMARKS: Kind.OFFSETS,
+    checkpoints.LOG_STARTS: Kind.OFFSETS,
+    checkpoints.CLEANER_OFFSETS: Kind.OFFSETS,
+    checkpoints.PARTITION_METADATA: Kind.PARTITION_METADATA,
+    checkpoints.META_PROPERTIES: Kind.META_PROPERTIES,
+    checkpoints.CLEAN_SHUTDOWN: Kind.CLEAN_SHUTDOWN,
+    checkpoints.LOCK: Kind.LOCK,
+    epochs.FILE_NAME: Kind.EPOCHS,
+    "quorum-state": Kind.QUORUM_STATE,
+}
+# A file on its way in or out keeps its format under another last name.
+_PASSING = re.compile(r"\.(deleted|cleaned|swap|tmp|part)$")
+_PARTITION = re.compile(r"(?P<topic>.+)-(?P<index>\d+)")
+_FOLDER_TAILS = re.compile(r"\.[0-9a-f]{32}-(delete|future|stray)$")
+
+
+def kind_of(path: str) -> Kind | None:
+    """None for a file that is none of Kafka's."""
+    name = _PASSING.sub("", os.path.basename(path))
+    return _NAMES.get(name) or _SUFFIXES.get(os.path.splitext(name)[1])
+
+
+def base_offset_of(path: str) -> int:
+    """The offset in a segment file's name; 0 where there is none."""
+    digits = os.path.basename(path).split(".")[0].split("-")[0]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def partition_of(folder: str) -> tuple[str, int] | None:
+    """(topic, partition) of a partition's folder, also of one that is being deleted or moved."""
+    match = _PARTITION.fullmatch(_FOLDER_TAILS.sub("", os.path.basename(os.path.abspath(folder))))
+    return (match["topic"], int(match["index"])) if match else None

@@ -1,0 +1,132 @@
+"""Everything beside a log: indexes, producer snapshots, checkpoints, identities."""
+
+import json
+import os
+from collections.abc import Callable
+
+from headrace.cli.dump.kinds import Kind, base_offset_of
+from headrace.cli.dump.report import Report, when
+from headrace.errors import KafkaError
+from headrace.protocol.api import DATA
+from headrace.replication.producers import ProducerStates
+from headrace.storage.checkpoints import (
+    CorruptCheckpoint,
+    MetaProperties,
+    decode_clean_shutdown,
+    decode_offsets,
+    decode_partition_metadata,
+    encode_uuid,
+)
+from headrace.storage.epochs import EpochCache
+from headrace.storage.indexes import ABORTED_ENTRY_BYTES, CorruptIndex, OffsetIndex, TimeIndex, decode_aborted
+
+FAR_FUTURE_MS = 1 << 62
+
+
+def dump_sidecar(kind: Kind, path: str, report: Report, *, entries: bool = True) -> None:
+    """Print one file; with `entries` off, an index is only counted."""
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        _PRINTERS[kind](data, path, report, entries)
+    except (CorruptIndex, CorruptCheckpoint) as error:
+        report.damage(path, str(error))
+    except KafkaError as error:
+        report.damage(path, error.message or error.error.text)
+
+
+def _offset_index(data: bytes, path: str, report: Report, entries: bool) -> None:
+    index, base = OffsetIndex.decode(data), base_offset_of(path)
+    if entries:
+        for relative, position in zip(index.offsets, index.positions):
+            report.line(f"offset {base + relative} -> byte {position}")
+    report.line(f"{len(index):,} entries{_padding(data, len(index) * 8)}")
+
+
+def _time_index(data: bytes, path: str, report: Report, entries: bool) -> None:
+    index, base = TimeIndex.decode(data), base_offset_of(path)
+    if entries:
+        for timestamp, relative in zip(index.timestamps, index.offsets):
+            report.line(f"{when(timestamp)} -> offset {base + relative}")
+    report.line(f"{len(index):,} entries{_padding(data, len(index) * 12)}")
+
+
+def _padding(data: bytes, used: int) -> str:
+    spare = len(data) - used
+    return f", {spare:,} bytes preallocated" if spare > 0 else ""
+
+
+def _txn_index(data: bytes, path: str, report: Report, entries: bool) -> None:
+    aborted = decode_aborted(data, base_offset_of(path))
+    for entry in aborted:
+        report.line(
+            f"producer {entry.producer_id} aborted offsets {entry.first_offset}..{entry.last_offset}, "
+            f"last stable offset {entry.last_stable_offset}"
+        )
+    if len(data) % ABORTED_ENTRY_BYTES:
+        report.damage(path, f"at byte {len(aborted) * ABORTED_ENTRY_BYTES}: the file ends inside an entry")
+    report.line(f"{len(aborted):,} aborted transactions")
+
+
+def _producers(data: bytes, path: str, report: Report, entries: bool) -> None:
+    # Loading checks version, size and checksum; the codec then gives every field as it is on disk.
+    ProducerStates().load(data, 0, FAR_FUTURE_MS)
+    rows = DATA["ProducerSnapshot"].decode(data, 1, 2).producer_entries
+    for row in rows:
+        text = f"producer {row.producer_id} epoch {row.epoch}, last sequence {row.last_sequence} at offset {row.last_offset}"
+        text += f", {when(row.timestamp)}, coordinator epoch {row.coordinator_epoch}"
+        if row.current_txn_first_offset >= 0:
+            text += f", open transaction from offset {row.current_txn_first_offset}"
+        report.line(text)
+    report.line(f"{len(rows):,} producers as of offset {base_offset_of(path)}")
+
+
+def _offsets(data: bytes, path: str, report: Report, entries: bool) -> None:
+    for (topic, partition), offset in decode_offsets(data).items():
+        report.line(f"{topic}-{partition}: {offset}")
+
+
+def _epochs(data: bytes, path: str, report: Report, entries: bool) -> None:
+    for epoch, start in EpochCache.decode(data).entries:
+        report.line(f"epoch {epoch} from offset {start}")
+
+
+def _partition_metadata(data: bytes, path: str, report: Report, entries: bool) -> None:
+    report.line(f"topic id {encode_uuid(decode_partition_metadata(data))}")
+
+
+def _meta_properties(data: bytes, path: str, report: Report, entries: bool) -> None:
+    meta = MetaProperties.decode(data)
+    directory = encode_uuid(meta.directory_id) if meta.directory_id else "none"
+    report.line(f"cluster {meta.cluster_id}, node {meta.node_id}, directory id {directory}, version {meta.version}")
+
+
+def _quorum_state(data: bytes, path: str, report: Report, entries: bool) -> None:
+    try:
+        fields = json.loads(data)
+        report.line(", ".join(f"{name} {value}" for name, value in fields.items()))
+    except (ValueError, AttributeError) as error:
+        report.damage(path, f"not a JSON object: {error}")
+
+
+def _clean_shutdown(data: bytes, path: str, report: Report, entries: bool) -> None:
+    report.line(f"the last stop was clean, broker epoch {decode_clean_shutdown(data)}")
+
+
+def _lock(data: bytes, path: str, report: Report, entries: bool) -> None:
+    report.line(f"locked while a broker uses {os.path.dirname(path)}")
+
+
+_PRINTERS: dict[Kind, Callable[[bytes, str, Report, bool], None]] = {
+    Kind.OFFSET_INDEX: _offset_index,
+    Kind.TIME_INDEX: _time_index,
+    Kind.TXN_INDEX: _txn_index,
+    Kind.PRODUCER_SNAPSHOT: _producers,
+    Kind.OFFSETS: _offsets,
+    Kind.EPOCHS: _epochs,
+    Kind.PARTITION_METADATA: _partition_metadata,
+    Kind.META_PROPERTIES: _meta_properties,
+    Kind.QUORUM_STATE: _quorum_state,
+    Kind.CLEAN_SHUTDOWN: _clean_shutdown,
+    Kind.LOCK: _lock,
+}

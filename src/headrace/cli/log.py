@@ -1,0 +1,94 @@
+"""`headrace log dump`: show and check the files in a data folder, without a broker and without changing anything."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+
+from headrace.cli.dump.decode import BY_TOPIC, Decode, Describe, describer
+from headrace.cli.dump.kinds import Kind, kind_of, partition_of
+from headrace.cli.dump.report import Report
+from headrace.cli.dump.segments import VALUE_BYTES_SHOWN, dump_segment
+from headrace.cli.dump.sidecars import dump_sidecar
+from headrace.cli.dump.verify import verify_indexes
+from headrace.client.errors import ClientError
+
+app = typer.Typer(help="Look into the files that a broker keeps.", no_args_is_help=True)
+
+
+# A group of its own even with one command: `headrace log dump` is the name people know.
+@app.callback()
+def group() -> None:
+    """Look into the files that a broker keeps."""
+
+
+@app.command("dump")
+def dump(
+    paths: list[Path] = typer.Argument(..., metavar="PATH...", help="Files, partition folders or whole data folders.", show_default=False),
+    records: bool = typer.Option(False, "--records", help="Print every record, not only batches."),
+    index: bool = typer.Option(False, "--index", help="Print the entries of indexes when a folder is dumped."),
+    decode: Decode | None = typer.Option(None, "--decode", help="Decode records as those of an internal topic; found by the folder's name if not given."),
+    verify: bool = typer.Option(False, "--verify", help="Hold indexes against the log; the exit code is 1 if anything is wrong."),
+    value_bytes: int = typer.Option(VALUE_BYTES_SHOWN, "--value-bytes", min=1, help="How much of a key or value to print."),
+) -> None:
+    """Print segments, indexes, snapshots, checkpoints and the metadata log in readable lines.
+
+    Checksums are always computed. Damage is reported with its place and makes the exit code 1.
+    """
+    report = Report(print)
+    for path in paths:
+        if not path.exists():
+            raise ClientError(f"there is no {path}")
+        for file, is_alone in _files(path):
+            _dump_file(file, report, records, index or is_alone, decode, verify, value_bytes)
+    if report.damaged:
+        sys.stdout.flush()
+        print(f"headrace: {len(report.damaged)} damaged place{'s' if len(report.damaged) > 1 else ''}:", file=sys.stderr)
+        for place in report.damaged:
+            print(f"  {place}", file=sys.stderr)
+        raise typer.Exit(1)
+    if verify:
+        print("everything agrees")
+
+
+def _files(path: Path) -> Iterator[tuple[str, bool]]:
+    """Files of Kafka's under a path in order, and whether each was named by itself."""
+    if path.is_file():
+        yield str(path), True
+        return
+    for folder, names, files in os.walk(path):
+        names.sort()
+        for name in sorted(files):
+            if kind_of(name) is not None:
+                yield os.path.join(folder, name), False
+
+
+def _dump_file(
+    path: str, report: Report, records: bool, entries: bool, decode: Decode | None, verify: bool, value_bytes: int
+) -> None:
+    kind = kind_of(path)
+    if kind is None:
+        raise ClientError(f"{path} is none of the files that a broker keeps")
+    report.title(f"{path}  ({kind.value})")
+    try:
+        if kind in (Kind.LOG, Kind.METADATA_SNAPSHOT):
+            meaning = decode or _meaning(path, kind)
+            describe: Describe | None = describer(meaning) if meaning is not None else None
+            # Batches of the metadata log say nothing by themselves, and somebody who names a decoding wants to see it.
+            show = records or decode is not None or meaning is Decode.METADATA
+            dump_segment(path, report, records=show, describe=describe, values=value_bytes)
+            if verify and kind is Kind.LOG:
+                verify_indexes(path, report)
+        else:
+            dump_sidecar(kind, path, report, entries=entries)
+    except OSError as error:
+        report.damage(path, f"cannot be read: {error.strerror}")
+
+
+def _meaning(path: str, kind: Kind) -> Decode | None:
+    if kind is Kind.METADATA_SNAPSHOT:
+        return Decode.METADATA
+    partition = partition_of(os.path.dirname(os.path.abspath(path)))
+    return BY_TOPIC.get(partition[0]) if partition else None

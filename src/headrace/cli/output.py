@@ -1,0 +1,90 @@
+"""What commands share to talk to people and scripts: options, tables, JSON, sizes."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+from headrace.client.address import DEFAULT_BOOTSTRAP
+from headrace.client.admin import Admin
+from headrace.client.errors import BrokerUnreachable, ClientError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+T = TypeVar("T")
+
+PLAIN_WIDTH = 200
+"""Columns for output that goes to a file or a pipe, where nothing may be folded."""
+
+BOOTSTRAP = typer.Option(
+    DEFAULT_BOOTSTRAP,
+    "--bootstrap",
+    "--bootstrap-server",
+    "-b",
+    envvar="HEADRACE_BOOTSTRAP",
+    help="Address of any broker, host:port; several separated by commas.",
+)
+JSON = typer.Option(False, "--json", help="Print JSON.")
+
+
+def with_admin(bootstrap: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
+    """Run `work` with a connected Admin. A broker that is not there is explained."""
+
+    async def connected() -> T:
+        try:
+            admin = await Admin(bootstrap).__aenter__()
+        except BrokerUnreachable as error:
+            raise ClientError(f"{error}. Is a broker running? Start one with: headrace up") from None
+        async with admin.cluster:
+            return await work(admin)
+
+    return asyncio.run(connected())
+
+
+def pairs(settings: Sequence[str]) -> dict[str, str]:
+    """`name=value` texts as a map."""
+    found = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ClientError(f"--set {text}: write --set NAME=VALUE, such as --set retention.ms=3600000")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def console() -> "Console":
+    from rich.console import Console
+
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=PLAIN_WIDTH)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
+    """A light table; columns in `numbers` are aligned to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(str, row))
+    console().print(table)
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def size_text(size_bytes: int) -> str:
+    """1,234,567 -> 1.2 MB."""
+    if size_bytes < 0:
+        return "?"
+    size = float(size_bytes)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

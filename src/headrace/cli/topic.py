@@ -1,0 +1,246 @@
+"""`headrace topic`: create, list, describe, delete, alter."""
+
+import asyncio
+from typing import Any
+
+import typer
+
+from headrace.cli.output import BOOTSTRAP, JSON, pairs, print_json, print_table, size_text, with_admin
+from headrace.client.admin import EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource, Resource
+from headrace.client.cluster import Topic
+from headrace.client.errors import ClientError, RequestFailed
+from headrace.errors import Err
+from headrace.storage.checkpoints import encode_uuid
+
+app = typer.Typer(help="Create, list, describe, delete and alter topics.", no_args_is_help=True)
+
+NAMES = typer.Argument(..., metavar="TOPIC...", help="One or more topics.", show_default=False)
+
+
+@app.command("create")
+def create(
+    names: list[str] = NAMES,
+    partitions: int = typer.Option(-1, "--partitions", "-p", help="Number of partitions; -1: the broker's default.", show_default=False),
+    replication_factor: int = typer.Option(
+        -1, "--replication-factor", "-r", help="Copies of each partition; -1: the broker's default.", show_default=False
+    ),
+    settings: list[str] = typer.Option([], "--set", metavar="NAME=VALUE", help="A topic option, such as retention.ms=3600000."),
+    if_not_exists: bool = typer.Option(False, "--if-not-exists", help="Succeed if the topic exists already."),
+    bootstrap: str = BOOTSTRAP,
+    as_json: bool = JSON,
+) -> None:
+    """Create topics."""
+    configs = pairs(settings)
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        rows = []
+        for name in names:
+            try:
+                made = await admin.create_topic(name, partitions, replication_factor, configs)
+            except RequestFailed as error:
+                if not (if_not_exists and error.error is Err.TOPIC_ALREADY_EXISTS):
+                    raise
+                rows.append({"name": name, "created": False})
+                continue
+            rows.append(
+                {
+                    "name": name,
+                    "created": True,
+                    "topic_id": encode_uuid(made.topic_id),
+                    "partitions": made.partitions,
+                    "replication_factor": made.replication_factor,
+                }
+            )
+        return rows
+
+    rows = with_admin(bootstrap, work)
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        if row["created"]:
+            print(f"created {row['name']}: {row['partitions']} partitions, replication factor {row['replication_factor']}")
+        else:
+            print(f"{row['name']} exists already")
+
+
+@app.command("list")
+def list_(
+    internal: bool = typer.Option(False, "--internal", help="Show internal topics too."),
+    bootstrap: str = BOOTSTRAP,
+    as_json: bool = JSON,
+) -> None:
+    """List topics."""
+    topics = with_admin(bootstrap, lambda admin: admin.list_topics(include_internal=internal))
+    rows = [_summary(topic) for topic in topics]
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        print("no topics")
+    else:
+        table = [(row["name"], row["partitions"], row["replication_factor"], row["problem"]) for row in rows]
+        print_table(("TOPIC", "PARTITIONS", "REPLICAS", ""), table, numbers=("PARTITIONS", "REPLICAS"))
+
+
+def _summary(topic: Topic) -> dict[str, Any]:
+    partitions = topic.partitions.values()
+    leaderless = sum(p.leader < 0 for p in partitions)
+    lagging = sum(len(p.isr) < len(p.replicas) for p in partitions)
+    problem = f"{leaderless} without a leader" if leaderless else f"{lagging} under-replicated" if lagging else ""
+    return {
+        "name": topic.name,
+        "topic_id": encode_uuid(topic.topic_id),
+        "internal": topic.is_internal,
+        "partitions": len(partitions),
+        "replication_factor": max((len(p.replicas) for p in partitions), default=0),
+        "problem": problem,
+    }
+
+
+@app.command("describe")
+def describe(names: list[str] = NAMES, bootstrap: str = BOOTSTRAP, as_json: bool = JSON) -> None:
+    """Show partitions, leaders, replicas, offsets, sizes and changed options."""
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        return [await _describe(admin, name) for name in names]
+
+    found = with_admin(bootstrap, work)
+    if as_json:
+        print_json(found)
+        return
+    for position, topic in enumerate(found):
+        if position:
+            print()
+        _print_description(topic)
+
+
+async def _describe(admin: Admin, name: str) -> dict[str, Any]:
+    topic = await admin.describe_topic(name)
+    configs = await admin.describe_configs(Resource.TOPIC, name)
+    led = [index for index, partition in topic.partitions.items() if partition.leader >= 0]
+    starts, ends, sizes = await asyncio.gather(
+        _offsets(admin, name, led, EARLIEST), _offsets(admin, name, led, LATEST), _sizes(admin, topic)
+    )
+    return {
+        **_summary(topic),
+        "configs": {entry.name: entry.value for entry in configs if _is_changed(entry)},
+        "partition_details": [
+            {
+                "partition": p.index,
+                "leader": p.leader,
+                "leader_epoch": p.leader_epoch,
+                "replicas": list(p.replicas),
+                "isr": list(p.isr),
+                "offline": list(p.offline),
+                "start_offset": starts.get(p.index),
+                "end_offset": ends.get(p.index),
+                "size_bytes": sizes.get(p.index),
+            }
+            for p in topic.partitions.values()
+        ],
+    }
+
+
+def _is_changed(entry: ConfigEntry) -> bool:
+    return entry.source == ConfigSource.TOPIC
+
+
+async def _offsets(admin: Admin, name: str, indexes: list[int], timestamp: int) -> dict[int, int]:
+    """Offsets are worth showing but a description does not fail for want of them."""
+    try:
+        found = await admin.list_offsets(name, dict.fromkeys(indexes, timestamp))
+    except ClientError:
+        return {}
+    return {index: row.offset for index, row in found.items()}
+
+
+async def _sizes(admin: Admin, topic: Topic) -> dict[int, int]:
+    """Bytes of each partition at its leader, as far as brokers tell."""
+    by_leader: dict[int, list[int]] = {}
+    for partition in topic.partitions.values():
+        if partition.leader >= 0:
+            by_leader.setdefault(partition.leader, []).append(partition.index)
+    sizes: dict[int, int] = {}
+    for leader, indexes in by_leader.items():
+        try:
+            dirs = await admin.describe_log_dirs(leader, {topic.name: indexes})
+        except ClientError:
+            continue
+        sizes.update((r.partition, r.size_bytes) for d in dirs for r in d.replicas if not r.is_future)
+    return sizes
+
+
+def _print_description(topic: dict[str, Any]) -> None:
+    print(f"{topic['name']}  id {topic['topic_id']}  {topic['partitions']} partitions, replication factor {topic['replication_factor']}")
+    for name, value in sorted(topic["configs"].items()):
+        print(f"  {name}={value}")
+    rows = [
+        (
+            p["partition"],
+            p["leader"] if p["leader"] >= 0 else "none",
+            _nodes(p["replicas"]),
+            _nodes(p["isr"]),
+            _nodes(p["offline"]) or "-",
+            _or_unknown(p["start_offset"]),
+            _or_unknown(p["end_offset"]),
+            size_text(-1 if p["size_bytes"] is None else p["size_bytes"]),
+        )
+        for p in topic["partition_details"]
+    ]
+    columns = ("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "OFFLINE", "START", "END", "SIZE")
+    print_table(columns, rows, numbers=("PARTITION", "LEADER", "START", "END", "SIZE"))
+
+
+def _nodes(nodes: list[int]) -> str:
+    return ",".join(map(str, nodes))
+
+
+def _or_unknown(number: int | None) -> str:
+    return "?" if number is None else str(number)
+
+
+@app.command("delete")
+def delete(
+    names: list[str] = NAMES,
+    if_exists: bool = typer.Option(False, "--if-exists", help="Succeed if there is no such topic."),
+    bootstrap: str = BOOTSTRAP,
+) -> None:
+    """Delete topics and all their records."""
+
+    async def work(admin: Admin) -> None:
+        for name in names:
+            try:
+                await admin.delete_topic(name)
+            except RequestFailed as error:
+                if not (if_exists and error.error is Err.UNKNOWN_TOPIC_OR_PARTITION):
+                    raise
+                print(f"there is no topic {name}")
+            else:
+                print(f"deleted {name}")
+
+    with_admin(bootstrap, work)
+
+
+@app.command("alter")
+def alter(
+    name: str = typer.Argument(..., metavar="TOPIC", show_default=False),
+    partitions: int | None = typer.Option(None, "--partitions", "-p", min=1, help="New number of partitions; it can only grow."),
+    settings: list[str] = typer.Option([], "--set", metavar="NAME=VALUE", help="Set a topic option."),
+    unset: list[str] = typer.Option([], "--unset", metavar="NAME", help="Give a topic option its default back."),
+    bootstrap: str = BOOTSTRAP,
+) -> None:
+    """Add partitions, set and unset options."""
+    changes = pairs(settings)
+    if partitions is None and not changes and not unset:
+        raise ClientError("nothing to alter: give --partitions N, --set NAME=VALUE or --unset NAME")
+
+    async def work(admin: Admin) -> None:
+        if changes or unset:
+            await admin.alter_configs(Resource.TOPIC, name, set=changes, unset=unset)
+            done = [f"{key}={value}" for key, value in changes.items()] + [f"{key} back to its default" for key in unset]
+            print(f"{name}: {', '.join(done)}")
+        if partitions is not None:
+            await admin.create_partitions(name, partitions)
+            print(f"{name}: {partitions} partitions")
+
+    with_admin(bootstrap, work)
