@@ -1,0 +1,336 @@
+"""Produce: what is appended, what is refused and how, and what an idempotent producer may repeat."""
+
+import gzip
+import struct
+import time
+from typing import Any
+
+import cramjam
+
+from tests.compat.cases import Talk, case
+from tests.compat.cases.metadata import NO_SUCH_ID
+from tests.compat.raw import FIXED_MS, Rec, batch, encode_records, encode_request
+
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+APPEND_TIME, TRANSACTIONAL, CONTROL = 8, 16, 32
+
+
+def entry(t: Talk, label: str, **partitions: Any) -> dict[str, Any]:
+    """One topic of a request, by name or id as the version wants: entry(t, "t", p0=records, p1=...)."""
+    data = [{"index": int(p[1:]), "records": records} for p, records in partitions.items()]
+    if t.version >= 13:
+        known = f"<id of ${label}>" in t.ids.values()
+        return {"topic_id": t.id_of(label) if known else NO_SUCH_ID, "partition_data": data}
+    return {"name": t.name(label), "partition_data": data}
+
+
+def send(t: Talk, *topics: dict[str, Any], acks: int = -1, **fields: Any) -> Any:
+    return t.ask("Produce", acks=acks, timeout_ms=5000, topic_data=list(topics), **fields)
+
+
+def put(t: Talk, records: bytes | None, label: str = "t", acks: int = -1) -> Any:
+    """These bytes to partition 0, at the talk's version when it is one of Produce's, else at 12."""
+    return send(t, entry(t, label, p0=records), acks=acks)
+
+
+@case("Produce")
+def appended(t: Talk) -> None:
+    t.topic(partitions=2)
+    put(t, batch(b"a", b"b"))
+    put(t, batch(b"c"), acks=1)
+    send(t, entry(t, "t", p0=batch(b"d"), p1=batch(b"e")))
+    send(t)
+    send(t, entry(t, "t"))
+
+
+@case("Produce")
+def unknown_places(t: Talk) -> None:
+    t.topic()
+    put(t, batch(b"a"), "nowhere")
+    send(t, entry(t, "t", p7=batch(b"a"), p0=batch(b"b")))
+    parts = [{"index": -1, "records": batch(b"a")}]
+    send(t, entry(t, "t") | {"partition_data": parts})
+    if t.version >= 13:
+        send(t, {"topic_id": bytes(16), "partition_data": [{"index": 0, "records": batch(b"a")}]})
+
+
+@case("Produce")
+def named_twice(t: Talk) -> None:
+    t.topic(partitions=2)
+    same = [{"index": 0, "records": batch(b"a")}, {"index": 0, "records": batch(b"b")}]
+    send(t, entry(t, "t") | {"partition_data": same})
+    send(t, entry(t, "t", p0=batch(b"c")), entry(t, "t", p1=batch(b"d")))
+    send(t, entry(t, "t", p0=batch(b"e")), entry(t, "t", p0=batch(b"f")))
+
+
+@case("Produce")
+def acks(t: Talk) -> None:
+    t.topic()
+    for number in (2, -2, 32767):
+        t.note(f"acks {number}")
+        put(t, batch(b"a"), acks=number)
+    t.ask("ListOffsets", 1, replica_id=-1, topics=[{"name": t.name(), "partitions": [{"partition_index": 0, "timestamp": -1}]}])
+
+
+@case("Produce")
+def no_acks_no_answer(t: Talk) -> None:
+    t.topic()
+    fields = {"acks": 0, "timeout_ms": 5000, "topic_data": [entry(t, "t", p0=batch(b"a"))]}
+    t.connection.send(encode_request("Produce", t.version, fields))
+    where = [{"name": t.name(), "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+    t.ask("ListOffsets", 1, replica_id=-1, topics=where)
+    t.note("an error without acks closes the connection")
+    fields["topic_data"] = [entry(t, "t", p0=batch(b"a", crc_error=1))]
+    t.connection.send(encode_request("Produce", t.version, fields))
+    t.outcome()
+
+
+def broken_batches() -> dict[str, bytes]:
+    # Null records are left out: Apache Kafka 4.3.1 never answers them.
+    good = batch(b"a", b"b")
+    with_old_magic = struct.pack(">qiIbb", 0, 22, 0, 1, 0) + struct.pack(">qii", FIXED_MS, -1, -1)
+    return {
+        "empty": b"",
+        "crc": batch(b"a", crc_error=0x55),
+        "magic 0": batch(b"a", magic=0),
+        "magic 1": batch(b"a", magic=1),
+        "magic 3": batch(b"a", magic=3),
+        "magic -1": batch(b"a", magic=-1),
+        "a message set of magic 1": with_old_magic,
+        "control": batch(Rec(b"\0\0\0\0\0\0", b"\0\0\0\1"), attributes=CONTROL),
+        "control and transactional": batch(Rec(b"x", b"\0\0\0\1"), attributes=CONTROL | TRANSACTIONAL, producer=(1, 0, -1)),
+        "transactional without a producer": batch(b"a", attributes=TRANSACTIONAL),
+        "two batches": good + good,
+        "batch and a piece": good + good[:20],
+        "truncated header": good[:40],
+        "truncated records": good[:-3],
+        "11 bytes": good[:11],
+        "length too large": batch(b"a", length_error=10),
+        "length too small": batch(b"a", length_error=-1),
+        "length 0": struct.pack(">qi", 0, 0) + good[12:],
+        "length negative": struct.pack(">qi", 0, -5) + good[12:],
+        "length huge": struct.pack(">qi", 0, 2147483647) + good[12:],
+        "count too large": batch(b"a", count=2),
+        "count too small": batch(b"a", b"b", count=1),
+        "count 0": batch(count=0),
+        "count negative": batch(b"a", count=-1, last_delta=0),
+        "count huge": batch(b"a", count=2147483647, last_delta=2147483646),
+        "delta not count - 1": batch(b"a", b"b", last_delta=5),
+        "delta negative": batch(b"a", last_delta=-1),
+        "base offset": batch(b"a", base_offset=100),
+        "base offset negative": batch(b"a", base_offset=-1),
+        "leader epoch": batch(b"a", leader_epoch=9),
+        "codec 5": batch(b"a", attributes=5),
+        "codec 7": batch(b"a", attributes=7),
+        "append time bit": batch(b"a", attributes=APPEND_TIME),
+        "delete horizon bit": batch(b"a", attributes=64),
+        "unknown attribute bits": batch(b"a", attributes=128),
+        "max timestamp below base": batch(b"a", max_timestamp=FIXED_MS - 1),
+        "max timestamp wrong": batch(b"a", max_timestamp=FIXED_MS + 5),
+        "no timestamp": batch(b"a", base_timestamp=-1),
+        "timestamp negative": batch(b"a", base_timestamp=-5),
+        "no records in the payload": batch(b"a", payload=b""),
+        "junk after the records": batch(b"a", payload=encode_records([Rec(b"a")]) + b"junk"),
+        "record longer than the batch": batch(b"a", payload=b"\x7e" + encode_records([Rec(b"a")])[1:]),
+    }
+
+
+@case("Produce")
+def broken(t: Talk) -> None:
+    t.topic()
+    for what, data in broken_batches().items():
+        t.note(what)
+        put(t, data)
+    put(t, batch(b"still served"))
+
+
+def packed(codec: int, data: bytes) -> bytes:
+    if codec == GZIP:
+        return gzip.compress(data, mtime=0)
+    if codec == SNAPPY:
+        block = bytes(cramjam.snappy.compress_raw(data))
+        return b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(block)) + block
+    return bytes((cramjam.lz4 if codec == LZ4 else cramjam.zstd).compress(data))
+
+
+@case("Produce", versions=[3, 6, 7, 9, 13])
+def compressed(t: Talk) -> None:
+    t.topic()
+    records = [Rec(b"value %d" % i, b"key") for i in range(20)]
+    for codec in (GZIP, SNAPPY, LZ4, ZSTD):
+        t.note(f"codec {codec}")
+        data = packed(codec, encode_records(records))
+        put(t, batch(*records, attributes=codec, payload=data))
+
+
+@case("Produce", versions=[13])
+def large_when_unpacked(t: Talk) -> None:
+    t.topic()
+    zeros = [Rec(bytes(20 << 20))]
+    put(t, batch(*zeros, attributes=GZIP, payload=packed(GZIP, encode_records(zeros))))
+
+
+@case("Produce", versions=[3, 7, 8, 13])
+def oversized(t: Talk) -> None:
+    t.topic(max_message_bytes="1000")
+    put(t, batch(bytes(1000 - 61 - 9)))
+    put(t, batch(bytes(1000)))
+    send(t, entry(t, "t", p0=batch(bytes(100_000))))
+
+
+@case("Produce", versions=[3, 7, 8, 13])
+def compacted_topics_need_keys(t: Talk) -> None:
+    t.topic(cleanup_policy="compact")
+    put(t, batch(Rec(b"v", b"k"), Rec(None, b"k")))
+    put(t, batch(Rec(b"v", b"k"), Rec(b"no key"), Rec(b"none again")))
+    put(t, batch(Rec(b"v", b"")))
+    keyless = [Rec(b"x")]
+    put(t, batch(*keyless, attributes=GZIP, payload=packed(GZIP, encode_records(keyless))))
+
+
+@case("Produce", versions=[3, 8, 13])
+def compacted_topics_walk_every_record(t: Talk) -> None:
+    """Where each record is read anyway, lies inside a batch are found by both brokers."""
+    t.topic(cleanup_policy="compact")
+    keyed = [Rec(b"v", b"k"), Rec(b"w", b"l")]
+    good = encode_records(keyed)
+    shapes = {
+        "good": batch(*keyed),
+        "junk": batch(*keyed, payload=good + b"junk"),
+        "fewer": batch(*keyed, payload=encode_records(keyed[:1])),
+        "more": batch(*keyed[:1], payload=good),
+        "length": batch(*keyed, payload=b"\x7e" + good[1:]),
+        "offsets": batch(*keyed, payload=good[: len(good) // 2] * 2),
+        "gzip broken": batch(*keyed, attributes=GZIP, payload=packed(GZIP, good)[:-9]),
+        "gzip is not": batch(*keyed, attributes=GZIP, payload=good),
+        "zstd is not": batch(*keyed, attributes=ZSTD, payload=good),
+        "lz4 is not": batch(*keyed, attributes=LZ4, payload=good),
+        "snappy is not": batch(*keyed, attributes=SNAPPY, payload=good),
+    }
+    for what, data in shapes.items():
+        t.note(what)
+        put(t, data)
+
+
+@case("Produce", versions=[3, 8, 13])
+def append_time(t: Talk) -> None:
+    t.topic(message_timestamp_type="LogAppendTime")
+    put(t, batch(Rec(b"a"), Rec(b"b", None, 5)))
+    records = [Rec(b"a"), Rec(b"b")]
+    put(t, batch(*records, attributes=GZIP, payload=packed(GZIP, encode_records(records))))
+    fetch_all(t)
+
+
+@case("Produce", versions=[3, 8, 13])
+def timestamps_out_of_bounds(t: Talk) -> None:
+    now = int(time.time() * 1000)
+    t.topic(message_timestamp_before_max_ms="100000", message_timestamp_after_max_ms="100000")
+    for what, when in (("old", now - 200_000), ("future", now + 200_000), ("now", now), ("none", -1)):
+        t.note(what)
+        put(t, batch(b"a", b"b", base_timestamp=when))
+    t.note("only the second record")
+    put(t, batch(Rec(b"a"), Rec(b"b", None, 300_000), base_timestamp=now))
+
+
+@case("Produce", versions=[3, 13])
+def recompressed_by_the_topic(t: Talk) -> None:
+    records = [Rec(b"same " * 50, b"k")] * 5
+    for codec in ("gzip", "zstd", "lz4", "snappy", "uncompressed"):
+        t.topic(codec, compression_type=codec)
+        put(t, batch(*records), codec)
+        put(t, batch(*records, attributes=GZIP, payload=packed(GZIP, encode_records(records))), codec)
+        fetch_all(t, codec)
+
+
+def fetch_all(t: Talk, label: str = "t") -> None:
+    parts = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]
+    t.ask("Fetch", 11, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=[{"topic": t.name(label), "partitions": parts}])
+
+
+# Idempotent producers
+
+
+def new_producer(t: Talk) -> int:
+    t.until_producer_ids()
+    answer = t.call("InitProducerId", 4, transactional_id=None, transaction_timeout_ms=60_000)
+    assert answer.error_code == 0, answer
+    return int(answer.producer_id)
+
+
+@case("Produce")
+def repeated_batches(t: Talk) -> None:
+    t.topic()
+    me = new_producer(t)
+    for sequence in (0, 2, 4, 6, 8, 10, 12):
+        put(t, batch(b"a", b"b", producer=(me, 0, sequence)))
+    t.note("the last five are remembered")
+    for sequence in (12, 10, 8, 6, 4):
+        put(t, batch(b"a", b"b", producer=(me, 0, sequence)))
+    t.note("older ones are not")
+    put(t, batch(b"a", b"b", producer=(me, 0, 2)))
+    t.note("a part of a remembered one")
+    put(t, batch(b"a", producer=(me, 0, 12)))
+    put(t, batch(b"b", producer=(me, 0, 13)))
+    t.note("and on it goes")
+    put(t, batch(b"c", producer=(me, 0, 14)))
+
+
+@case("Produce")
+def sequences_out_of_order(t: Talk) -> None:
+    t.topic()
+    me = new_producer(t)
+    t.note("a new producer begins in the middle")
+    put(t, batch(b"a", producer=(me, 0, 5)))
+    other = new_producer(t)
+    put(t, batch(b"a", producer=(other, 0, 0)))
+    for what, epoch, sequence in (
+        ("gap", 0, 2),
+        ("no sequence", 0, -1),
+        ("older epoch", -1, 1),
+        ("newer epoch in the middle", 1, 3),
+        ("newer epoch from zero", 2, 0),
+        ("back to the older epoch", 0, 1),
+        ("next", 2, 1),
+    ):
+        t.note(what)
+        put(t, batch(b"b", producer=(other, epoch, sequence)))
+
+
+@case("Produce", versions=[3, 13])
+def sequences_wrap_around(t: Talk) -> None:
+    t.topic()
+    me = new_producer(t)
+    last = 2147483647
+    put(t, batch(b"a", producer=(me, 0, last)))
+    put(t, batch(b"b", producer=(me, 0, 0)))
+    other = new_producer(t)
+    put(t, batch(b"a", b"b", producer=(other, 0, last)))
+    put(t, batch(b"c", producer=(other, 0, 1)))
+
+
+@case("Produce", versions=[3, 13])
+def odd_producers(t: Talk) -> None:
+    t.topic()
+    for what, producer in (
+        ("negative sequence", (5_000_000, 0, -1)),
+        ("negative epoch", (5_000_001, -1, 0)),
+        ("nobody's id", (5_000_002, 0, 0)),
+        ("id -2", (-2, 0, 0)),
+        ("epoch without id", (-1, 3, 0)),
+        ("sequence without id", (-1, -1, 7)),
+    ):
+        t.note(what)
+        put(t, batch(b"a", producer=producer))
+
+
+@case("DescribeProducers")
+def active_producers(t: Talk) -> None:
+    topic = t.topic(partitions=2)
+    me = new_producer(t)
+    t.produced(topic, batch(b"a", b"b", producer=(me, 0, 0)))
+    t.produced(topic, batch(b"c", producer=(me, 0, 2)))
+    t.ask(topics=[{"name": topic, "partition_indexes": [0, 1, 5]}])
+    t.ask(topics=[{"name": t.name("nowhere"), "partition_indexes": [0]}])
+    t.ask(topics=[{"name": topic, "partition_indexes": []}])
+    t.ask(topics=[{"name": "a b", "partition_indexes": [0]}])
+    t.ask(topics=[])

@@ -1,0 +1,62 @@
+"""Every case of `cases/` is put to a Headrace broker, and its answers must be those that Apache Kafka 4.3.1 gave. With
+Apache Kafka at hand the same cases are put to it again, so that the answers kept here stay what it says."""
+
+import difflib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.compat.answers import APACHE_SETTLE_S, ask_all, read, unfold
+from tests.compat.cases import Case, load
+from tests.compat.process import HeadraceProcess
+from tests.reference.apache import ApacheKafka
+
+CASES = load()
+# Where Headrace answers otherwise on purpose: case -> the reason. Such a case must differ, or it leaves this list.
+DECIDED: dict[str, str] = {}
+
+
+@pytest.fixture(scope="module")
+def strict_headrace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeadraceProcess]:
+    """Like Kafka it reads every record of a batch; by default Headrace checks the batch header alone."""
+    config = {"node.id": 1, "record.validation": "records"}
+    with HeadraceProcess(tmp_path_factory.mktemp("headrace") / "strict", config=config) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+def test_headrace_answers_as_kafka_does(case: Case, strict_headrace: HeadraceProcess) -> None:
+    different = differences(case, ask_all(case, strict_headrace.port))
+    if reason := DECIDED.get(case.id):
+        assert different, f"answers alike now, so this is no longer true: {reason}"
+        pytest.skip(f"different on purpose: {reason}")
+    assert not different, different
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+def test_kafka_still_answers_as_recorded(case: Case, apache: ApacheKafka) -> None:
+    different = differences(case, ask_all(case, apache.port, APACHE_SETTLE_S))
+    assert not different, f"{different}\npython -m tests.compat.answers {case.id} records it anew"
+
+
+def test_nothing_is_kept_that_is_no_longer_asked() -> None:
+    kept = {f"{api}.{name}" for api in {case.api for case in CASES.values()} for name in read(api)}
+    assert kept == set(CASES)
+
+
+def differences(case: Case, given: dict[str, list[Any]]) -> str:
+    """The first few versions that were answered otherwise than recorded, as diffs."""
+    recorded = unfold(read(case.api)[case.name], case.versions)
+    shown = []
+    for version, answers in unfold(given, case.versions).items():
+        if answers != recorded.get(version):
+            lines = difflib.unified_diff(pretty(recorded.get(version)), pretty(answers), "kafka", "given", n=4, lineterm="")
+            shown.append(f"{case.id} v{version}\n" + "\n".join(lines))
+    return "\n".join(shown[:2]) + (f"\nand {len(shown) - 2} more versions" if len(shown) > 2 else "")
+
+
+def pretty(answers: list[Any] | None) -> list[str]:
+    return [line for answer in answers or [] for line in json.dumps(answer, indent=1, ensure_ascii=False).splitlines()]
