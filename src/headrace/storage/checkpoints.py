@@ -8,6 +8,8 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from headrace.config import parse_properties
+
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -85,7 +87,7 @@ def encode_partition_metadata(topic_id: bytes) -> bytes:
 
 
 def decode_partition_metadata(data: bytes) -> bytes:
-    fields = _fields(data, ":")
+    fields = _fields(data)
     if fields.get("version") != "0":
         raise CorruptCheckpoint(f"partition.metadata version {fields.get('version')!r}, only 0 is known")
     topic_id = decode_uuid(fields.get("topic_id", ""))
@@ -105,7 +107,7 @@ class MetaProperties(NamedTuple):
     def encode(self) -> bytes:
         lines = ["#"]
         if self.cluster_id is not None:
-            lines.append(f"cluster.id={self.cluster_id}")
+            lines.append(f"cluster.id={_escaped(self.cluster_id)}")
         if self.directory_id is not None:
             lines.append(f"directory.id={encode_uuid(self.directory_id)}")
         if self.node_id is not None:
@@ -115,8 +117,8 @@ class MetaProperties(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> "MetaProperties":
-        fields = _fields(data, "=")
         try:
+            fields = parse_properties(data.decode())
             version = int(fields.get("version", "0"))
             # Version 0 is ZooKeeper's time: the id was called broker.id and the cluster id could be missing.
             node = fields.get("node.id", fields.get("broker.id"))
@@ -129,15 +131,19 @@ class MetaProperties(NamedTuple):
         return cls(fields.get("cluster.id"), node_id, decode_uuid(directory) if directory else None, version)
 
 
-def _fields(data: bytes, separator: str) -> dict[str, str]:
+def _escaped(value: str) -> str:
+    return "".join(f"\\{char}" if char in "\\=:#!" else char for char in value)
+
+
+def _fields(data: bytes) -> dict[str, str]:
     fields = {}
     for line in data.decode("utf-8", "replace").splitlines():
         line = line.strip()
-        if not line or line[0] in "#!":
+        if not line:
             continue
-        name, found, value = line.partition(separator)
+        name, found, value = line.partition(":")
         if not found:
-            raise CorruptCheckpoint(f"line {line!r} has no {separator!r}")
+            raise CorruptCheckpoint(f"line {line!r} has no colon")
         fields[name.strip()] = value.strip()
     return fields
 

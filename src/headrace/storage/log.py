@@ -153,7 +153,7 @@ class Log:
             loaded.segments,
             log_start_offset=loaded.log_start_offset,
             end_offset=loaded.end_offset,
-            durable_end=loaded.end_offset if clean and not is_new else min(loaded.recovery_point, loaded.end_offset),
+            durable_end=loaded.recovery_point,
             recovery_point=loaded.recovery_point,
             epochs=loaded.epochs,
             topic_id=loaded.topic_id,
@@ -163,7 +163,7 @@ class Log:
         )
         if is_new:
             log._dirty_folders.update((os.path.dirname(path), path))
-        elif not clean:
+        elif not loaded.report.clean:
             log._dirty_folders.add(path)
         if log.topic_id is None and topic_id is not None:
             log.write_topic_id(topic_id)
@@ -711,17 +711,29 @@ class Log:
             finally:
                 self.mark_durable(plan)
 
-    def close(self) -> None:
-        """Everything durable with up-to-date indexes, so that the next start has nothing to check."""
-        active = self.active
+    def close_plan(self) -> SyncPlan | None:
+        """Bring indexes and the producer snapshot up to date; the plan then leaves nothing to check at a start."""
         if self.end_offset != self._opened_clean_at:
+            active = self.active
             active.write_indexes()
             self._dirty_files.update((active.path(".index"), active.path(".timeindex")))
             self._dirty_folders.add(self.path)
             self._write_snapshot(self.end_offset)
-        self.flush()
-        self.recovery_point = self.end_offset
-        self.abandon()
+            self.snapshots.remove_strays(self._bases)
+        return self.sync_plan()
+
+    def close(self) -> None:
+        """Close cleanly, blocking. After a failure the files are let go of, and the next start recovers them."""
+        try:
+            plan = self.close_plan()
+            if plan is not None:
+                try:
+                    plan.run()
+                finally:
+                    self.mark_durable(plan)
+            self.recovery_point = self.end_offset
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """Let go of the files without a word to the disk: the log dir has failed, or the folder goes."""

@@ -7,6 +7,7 @@ says why.
 import os.path
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from headrace.config import LogConfig
 from headrace.errors import KafkaError
@@ -96,6 +97,9 @@ def load_folder(
     segments = _load_segments(pool, path, names, now_ms, report)
     report.holes = _known_holes(path, names, segments)
     snapshots = Snapshots(disk, path, names, producer_expiration_ms)
+    if clean and not _ends_whole(segments, report):
+        report.clean = clean = False
+        recovery_point = segments[-1].base_offset
     if not clean:
         _Recovery(pool, path, config, segments, epochs, report, producers, snapshots).run(
             recovery_point, log_start, now_ms
@@ -103,7 +107,7 @@ def load_folder(
     if not segments:
         start = max([log_start, *(hole.end_offset for hole in report.holes)])
         segments.append(Segment.create(pool, path, start, config, now_ms))
-    end_offset = _end_offset(segments[-1], report)
+    end_offset = _end_offset(segments[-1])
     first = min([segments[0].base_offset, *(hole.start_offset for hole in report.holes)])
     log_start = max(log_start, first)
     if log_start > end_offset:
@@ -121,9 +125,9 @@ def load_folder(
     snapshots.remove_outside(log_start, end_offset)
     snapshots.remove_strays(segment.base_offset for segment in segments)
     _load_producers(producers, snapshots, segments, log_start, end_offset, now_ms, clean)
-    for segment in segments[:-1]:
+    for segment, following in pairwise(segments):
         # After a clean stop all was synced; after another, what lies below the recovery point was.
-        segment.synced = clean or segment.base_offset < recovery_point
+        segment.synced = clean or following.base_offset <= recovery_point
         segment.synced_size = segment.size if segment.synced else 0
     active = segments[-1]
     active.synced_size = active.size if clean else 0
@@ -223,7 +227,18 @@ def _load_topic_id(disk: Disk, path: str, report: RecoveryReport) -> bytes | Non
         return None
 
 
-def _end_offset(segment: Segment, report: RecoveryReport) -> int:
+def _ends_whole(segments: list[Segment], report: RecoveryReport) -> bool:
+    """Whether the last segment of a log that was closed in order still ends with a batch."""
+    try:
+        if segments:
+            segments[-1].last_batch()
+    except CorruptSegment as damage:
+        report.say(f"was closed in order, but is damaged now: {damage}")
+        return False
+    return True
+
+
+def _end_offset(segment: Segment) -> int:
     last = segment.last_batch()
     return segment.base_offset if last is None else last[1].end_offset
 

@@ -8,6 +8,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import islice
 from struct import Struct
 from typing import NamedTuple
 
@@ -38,6 +39,8 @@ SCAN_BYTES = 8192
 WALK_BYTES = 1 << 20
 TAIL_BATCHES = 512
 """The active segment remembers where its last batches lie, so that tail reads need neither index nor disk."""
+
+VERIFIED_BATCHES = 100
 
 _PLACE = Struct(">qi11xi")  # base offset, length, last offset delta
 
@@ -236,10 +239,27 @@ class Segment:
                 data = file.read(TIME_ENTRY_BYTES, max(0, size - TIME_ENTRY_BYTES))
             finally:
                 file.close()
-            self._max_timestamp, relative_offset = last_time_entry(data)
-            self.max_timestamp_offset = self.base_offset + relative_offset
+            timestamp, relative_offset = last_time_entry(data)
         except (CorruptIndex, FileNotFoundError):
             self.rebuild_indexes()
+            return
+        if not self._is_max_timestamp(timestamp, self.base_offset + relative_offset):
+            self.rebuild_indexes()
+
+    def _is_max_timestamp(self, timestamp: int, offset: int) -> bool:
+        """Whether the batch at `offset` has this timestamp and the next ones have no larger: the index is no other's.
+
+        In most logs that batch is the last. Where it is not, looking at some must do.
+        """
+        self._max_timestamp = timestamp
+        self.max_timestamp_offset = offset
+        place = self.find(offset) if self.base_offset <= offset <= self.max_offset else None
+        if place is None or place.last_offset != offset:
+            return False
+        largest = -1
+        for _, header in islice(self.walk(place.position, self.size), VERIFIED_BATCHES):
+            largest = max(largest, header.max_timestamp)
+        return largest == timestamp
 
     # -- indexes, loaded when first asked for
 

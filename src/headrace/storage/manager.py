@@ -1,0 +1,454 @@
+"""All logs of one broker, over one or more log dirs: identity, loading, creation, deletion, checkpoints.
+
+A log dir that fails takes its partitions with it and nothing else. What is not known to be ours is reported and left.
+"""
+
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headrace.config import LogConfig
+from headrace.replication.producers import ProducerStates
+from headrace.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    LOCK,
+    LOG_STARTS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    CorruptCheckpoint,
+    MetaProperties,
+    TopicPartition,
+    decode_clean_shutdown,
+    decode_offsets,
+    encode_clean_shutdown,
+    encode_offsets,
+    encode_uuid,
+)
+from headrace.storage.files import Disk
+from headrace.storage.log import Log
+from headrace.storage.pool import OPEN_FILES_DEFAULT, FilePool
+from headrace.storage.recovery import OldFormat
+from headrace.storage.segment import CorruptSegment
+from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS
+
+METADATA_FOLDER = "__cluster_metadata-0"
+NOT_LOGS = frozenset({METADATA_FOLDER, "remote-log-index-cache"})
+FOLDER_NAME_MAX = 255
+_PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]*)")
+_MOVED_FOLDER = re.compile(r"\S+-[0-9]+\.\S+-(delete|future|stray)")
+
+
+class LogDirError(Exception):
+    """The broker cannot start on its log dirs; the message is one line that says what to do."""
+
+
+def new_uuid() -> bytes:
+    """A random id as Kafka makes them: none that a command line could take for an option."""
+    while True:
+        candidate = uuid.uuid4().bytes
+        if not encode_uuid(candidate).startswith("-"):
+            return candidate
+
+
+@dataclass(slots=True, eq=False)
+class LogDir:
+    """One of `log.dirs`."""
+
+    path: str
+    directory_id: bytes = bytes(16)
+    lock: object | None = None
+    clean: bool = False
+    """The last life ended in order, as its marker said."""
+    broker_epoch: int = -1
+    """Of the last life, if it ended in order: a controller then knows that nothing was lost."""
+    failed: Exception | None = None
+    logs: set[Log] = field(default_factory=set)
+    high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
+    """As checkpointed by the last life."""
+
+
+@dataclass(slots=True)
+class CheckpointPlan:
+    """Checkpoint files as they should be now. Taken on the loop, run in a thread."""
+
+    disk: Disk
+    files: list[tuple[str, bytes]]
+
+    def run(self) -> None:
+        for path, data in self.files:
+            self.disk.replace_bytes(path, data)
+
+
+class _ToLoad(NamedTuple):
+    log_dir: LogDir
+    partition: TopicPartition
+    folder: str
+    recovery_point: int
+    log_start: int
+
+
+class LogManager:
+    """See the module. `open` and `load` may run in a thread before anything is served; the rest is the loop's."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log_dirs: Iterable[str],
+        *,
+        node_id: int,
+        cluster_id: str | None = None,
+        config_of: Callable[[str], LogConfig] = lambda topic: LogConfig(),
+        may_format: bool = True,
+        make_uuid: Callable[[], bytes] = new_uuid,
+        open_files_max: int = OPEN_FILES_DEFAULT,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        verify_transactions: bool = True,
+    ) -> None:
+        self.disk = disk
+        self.pool = FilePool(disk, open_files_max)
+        self.dirs = [LogDir(path.rstrip("/")) for path in log_dirs]
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.config_of = config_of
+        self.may_format = may_format
+        self.make_uuid = make_uuid
+        self.producer_expiration_ms = producer_expiration_ms
+        self.verify_transactions = verify_transactions
+        self.logs: dict[TopicPartition, Log] = {}
+        self.offline: dict[TopicPartition, str] = {}
+        """Partitions whose folder cannot be served, and why. Nothing is created in their place."""
+        self.notes: list[str] = []
+        """What loading found that a person should know."""
+        self._by_id: dict[tuple[bytes, int], Log] = {}
+        self._dir_of: dict[Log, LogDir] = {}
+
+    # -- identity
+
+    def open(self) -> None:
+        """Lock every dir and settle who owns it. A dir whose disk fails is set aside; without any, LogDirError."""
+        found: dict[LogDir, MetaProperties | None] = {}
+        for log_dir in self.dirs:
+            try:
+                self.disk.make_dirs(log_dir.path)
+                log_dir.lock = self.disk.lock(f"{log_dir.path}/{LOCK}")
+                if log_dir.lock is None:
+                    raise LogDirError(f"{log_dir.path} is in use by another broker: stop it or choose another log.dirs")
+                found[log_dir] = self._read_meta(log_dir)
+            except OSError as error:
+                self.fail_dir(log_dir, error)
+        if not found:
+            raise LogDirError(f"no usable log dir: {self.dirs[0].failed if self.dirs else 'log.dirs is empty'}")
+        self._settle_cluster_id(found)
+        for log_dir, meta in found.items():
+            self._settle_identity(log_dir, meta)
+        ids = [log_dir.directory_id for log_dir in found]
+        if len(set(ids)) != len(ids):
+            raise LogDirError("two log.dirs have the same directory.id: one is a copy of the other, remove it")
+
+    def _read_meta(self, log_dir: LogDir) -> MetaProperties | None:
+        path = f"{log_dir.path}/{META_PROPERTIES}"
+        try:
+            return MetaProperties.decode(self.disk.read_bytes(path))
+        except FileNotFoundError:
+            return None
+        except CorruptCheckpoint as error:
+            raise LogDirError(f"{path} is unreadable ({error}): restore it, or empty the folder") from None
+
+    def _settle_cluster_id(self, found: Mapping[LogDir, MetaProperties | None]) -> None:
+        for log_dir, meta in found.items():
+            if meta is None:
+                continue
+            if meta.node_id is not None and meta.node_id != self.node_id:
+                raise LogDirError(
+                    f"{log_dir.path} belongs to node {meta.node_id}, this is node {self.node_id}: "
+                    f"set node.id={meta.node_id} or choose another log.dirs"
+                )
+            if meta.cluster_id is None:
+                continue
+            if self.cluster_id is None:
+                self.cluster_id = meta.cluster_id
+            elif self.cluster_id != meta.cluster_id:
+                raise LogDirError(
+                    f"{log_dir.path} belongs to cluster {meta.cluster_id}, this node to {self.cluster_id}: "
+                    f"choose another log.dirs, or empty the folder if its data is not needed"
+                )
+        if self.cluster_id is None:
+            self.cluster_id = encode_uuid(self.make_uuid())
+
+    def _settle_identity(self, log_dir: LogDir, meta: MetaProperties | None) -> None:
+        if meta is None and not self.may_format:
+            raise LogDirError(f"{log_dir.path} is not formatted: run `headrace format` for this node first")
+        directory_id = meta.directory_id if meta is not None else None
+        log_dir.directory_id = directory_id or self.make_uuid()
+        wanted = MetaProperties(self.cluster_id, self.node_id, log_dir.directory_id)
+        if meta != wanted:
+            self.disk.replace_bytes(f"{log_dir.path}/{META_PROPERTIES}", wanted.encode())
+
+    # -- loading
+
+    def load(self, now_ms: int) -> Iterator[tuple[int, int, str]]:
+        """Open every log, yielding (done, total, what was opened) so that the caller can show progress."""
+        work: list[_ToLoad] = []
+        for log_dir in self.live_dirs():
+            try:
+                work.extend(self._survey(log_dir))
+            except OSError as error:
+                self.fail_dir(log_dir, error)
+        seen: set[TopicPartition] = set()
+        for item in work:
+            if item.partition in seen:
+                raise LogDirError(
+                    f"{item.folder} is in another log dir as well: remove the folder that is out of date"
+                )
+            seen.add(item.partition)
+        for done, item in enumerate(work):
+            yield done, len(work), item.folder
+            if item.log_dir.failed is None:
+                self._load_log(item, now_ms)
+        yield len(work), len(work), ""
+
+    def _survey(self, log_dir: LogDir) -> "list[_ToLoad]":
+        """What there is to load, and whether the last life ended in order. Its mark is gone from here on."""
+        marker = f"{log_dir.path}/{CLEAN_SHUTDOWN}"
+        log_dir.clean = self.disk.exists(marker)
+        if log_dir.clean:
+            log_dir.broker_epoch = decode_clean_shutdown(self.disk.read_bytes(marker))
+            self.disk.remove(marker)
+            # Durably: a mark that came back after a crash would vouch for a life that ended otherwise.
+            self.disk.sync_dir(log_dir.path)
+        recovery_points = self._read_offsets(log_dir, RECOVERY_POINTS)
+        log_starts = self._read_offsets(log_dir, LOG_STARTS)
+        log_dir.high_watermarks = self._read_offsets(log_dir, HIGH_WATERMARKS)
+        work = []
+        for name in self.disk.list(log_dir.path):
+            folder = f"{log_dir.path}/{name}"
+            if name in NOT_LOGS or not self.disk.is_dir(folder):
+                continue
+            match = _PARTITION_FOLDER.fullmatch(name)
+            if match is None:
+                self._note_folder(folder, name)
+                continue
+            partition = match[1], int(match[2])
+            recovery_point, log_start = recovery_points.get(partition, 0), log_starts.get(partition, 0)
+            work.append(_ToLoad(log_dir, partition, folder, recovery_point, log_start))
+        return work
+
+    def _note_folder(self, folder: str, name: str) -> None:
+        moved = _MOVED_FOLDER.fullmatch(name)
+        if moved is not None and moved[1] == "delete":
+            self.disk.remove_tree(folder)
+        elif moved is not None:
+            self.notes.append(f"{folder}: left alone ({moved[1]})")
+        else:
+            self.notes.append(f"{folder}: not a partition of this broker, left alone")
+
+    def _read_offsets(self, log_dir: LogDir, name: str) -> dict[TopicPartition, int]:
+        try:
+            return decode_offsets(self.disk.read_bytes(f"{log_dir.path}/{name}"))
+        except FileNotFoundError:
+            return {}
+        except CorruptCheckpoint as error:
+            # Safe to do without: recovery then looks at everything.
+            self.notes.append(f"{log_dir.path}/{name} is unreadable ({error}), going on without it")
+            log_dir.clean = log_dir.clean and name != RECOVERY_POINTS
+            return {}
+
+    def _load_log(self, item: "_ToLoad", now_ms: int) -> None:
+        partition = topic, number = item.partition
+        try:
+            log = Log.open(
+                self.disk,
+                item.folder,
+                self.config_of(topic),
+                clean=item.log_dir.clean,
+                recovery_point=item.recovery_point,
+                log_start=item.log_start,
+                now_ms=now_ms,
+                pool=self.pool,
+                producers=ProducerStates(verify_transactions=self.verify_transactions),
+                producer_expiration_ms=self.producer_expiration_ms,
+            )
+        except (OSError, OldFormat, CorruptSegment) as error:
+            self.offline[partition] = str(error)
+            self.notes.append(f"{topic}-{number} is offline: {error}")
+            return
+        self.notes.extend(log.recovery.lines)
+        self._add(item.log_dir, log)
+
+    def _add(self, log_dir: LogDir, log: Log) -> None:
+        self.logs[log.topic, log.partition] = log
+        if log.topic_id is not None:
+            self._by_id[log.topic_id, log.partition] = log
+        log_dir.logs.add(log)
+        self._dir_of[log] = log_dir
+
+    # -- the logs
+
+    def get(self, topic: str, partition: int) -> Log | None:
+        return self.logs.get((topic, partition))
+
+    def get_by_id(self, topic_id: bytes, partition: int) -> Log | None:
+        return self._by_id.get((topic_id, partition))
+
+    def live_dirs(self) -> list[LogDir]:
+        return [log_dir for log_dir in self.dirs if log_dir.failed is None]
+
+    def dir_of(self, log: Log) -> LogDir:
+        return self._dir_of[log]
+
+    def create(
+        self, topic: str, partition: int, topic_id: bytes, now_ms: int, *, directory_id: bytes | None = None
+    ) -> Log:
+        """A new empty log, in the dir asked for or else in the one with the fewest logs."""
+        assert (topic, partition) not in self.logs, (topic, partition)
+        if (topic, partition) in self.offline:
+            raise OSError(f"{topic}-{partition} is offline: {self.offline[topic, partition]}")
+        candidates = [
+            log_dir for log_dir in self.live_dirs() if directory_id is None or log_dir.directory_id == directory_id
+        ]
+        if not candidates:
+            raise OSError(f"no usable log dir for {topic}-{partition}")
+        log_dir = min(candidates, key=lambda candidate: len(candidate.logs))
+        log = Log.open(
+            self.disk,
+            f"{log_dir.path}/{topic}-{partition}",
+            self.config_of(topic),
+            now_ms=now_ms,
+            topic_id=topic_id,
+            pool=self.pool,
+            producers=ProducerStates(verify_transactions=self.verify_transactions),
+            producer_expiration_ms=self.producer_expiration_ms,
+        )
+        self._add(log_dir, log)
+        return log
+
+    def adopt_topic_id(self, log: Log, topic_id: bytes) -> None:
+        """Give a log from before topic ids the one its topic has."""
+        log.write_topic_id(topic_id)
+        self._by_id[topic_id, log.partition] = log
+
+    def remove(self, log: Log, suffix: str = "-delete") -> str:
+        """Take a log out of service under another name; returns the folder, for `remove_folder` in a thread.
+
+        With `-stray` the folder stays: the cluster says it is not ours, and a person may know better.
+        """
+        del self.logs[log.topic, log.partition]
+        if log.topic_id is not None:
+            self._by_id.pop((log.topic_id, log.partition), None)
+        log_dir = self._dir_of.pop(log)
+        log_dir.logs.discard(log)
+        log_dir.high_watermarks.pop((log.topic, log.partition), None)
+        ending = f"-{log.partition}.{self.make_uuid().hex()}{suffix}"
+        folder = f"{log_dir.path}/{log.topic[: FOLDER_NAME_MAX - len(ending)]}{ending}"
+        log.abandon()
+        log.move_folder(folder)
+        return folder
+
+    def remove_folder(self, folder: str) -> None:
+        """In a thread, `file.delete.delay.ms` after `remove`."""
+        try:
+            self.disk.remove_tree(folder)
+        except FileNotFoundError:
+            pass
+
+    def truncate_to(self, offsets: Mapping[Log, int]) -> CheckpointPlan:
+        """Truncate followers that diverged. Run the plan before anything is appended to them again.
+
+        A recovery point above what was rewritten would vouch for bytes that nobody has checked.
+        """
+        for log, offset in offsets.items():
+            log.truncate_to(offset)
+        return self._checkpoint({self._dir_of[log] for log in offsets}, None)
+
+    def fail_dir(self, log_dir: LogDir, error: Exception) -> list[Log]:
+        """A dir's disk has failed: its logs are out of service from now on. Returns them."""
+        if log_dir.failed is not None:
+            return []
+        log_dir.failed = error
+        self.notes.append(f"{log_dir.path} is offline: {error}")
+        logs = list(log_dir.logs)
+        for log in logs:
+            self.offline[log.topic, log.partition] = f"{log_dir.path}: {error}"
+            self.logs.pop((log.topic, log.partition), None)
+            if log.topic_id is not None:
+                self._by_id.pop((log.topic_id, log.partition), None)
+            log.abandon()
+        log_dir.logs.clear()
+        return logs
+
+    # -- checkpoints and the end
+
+    def checkpoint_plan(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> CheckpointPlan:
+        """All checkpoints of all dirs as of now. Without high watermarks, those stay as they are."""
+        return self._checkpoint(self.live_dirs(), high_watermarks)
+
+    def _checkpoint(
+        self, log_dirs: Iterable[LogDir], high_watermarks: Mapping[TopicPartition, int] | None
+    ) -> CheckpointPlan:
+        files = []
+        for log_dir in log_dirs:
+            if log_dir.failed is not None:
+                continue
+            recovery_points = {}
+            log_starts = {}
+            for log in log_dir.logs:
+                key = log.topic, log.partition
+                recovery_points[key] = log.recovery_point
+                if log.log_start_offset > log.segments[0].base_offset:
+                    log_starts[key] = log.log_start_offset
+                if high_watermarks is not None and key in high_watermarks:
+                    log_dir.high_watermarks[key] = high_watermarks[key]
+            files.append((f"{log_dir.path}/{RECOVERY_POINTS}", encode_offsets(recovery_points)))
+            files.append((f"{log_dir.path}/{LOG_STARTS}", encode_offsets(log_starts)))
+            if high_watermarks is not None:
+                files.append((f"{log_dir.path}/{HIGH_WATERMARKS}", encode_offsets(log_dir.high_watermarks)))
+        return CheckpointPlan(self.disk, files)
+
+    def close(
+        self,
+        *,
+        clean: bool = True,
+        broker_epoch: int = -1,
+        high_watermarks: Mapping[TopicPartition, int] | None = None,
+        run_all: Callable[[list[Callable[[], None]]], None] | None = None,
+    ) -> None:
+        """Make everything durable and say so, dir by dir. `run_all` may run the syncs in threads; they may raise."""
+        for log_dir in self.live_dirs():
+            if clean:
+                try:
+                    self._close_logs(log_dir, run_all or _run_in_turn)
+                    self._checkpoint([log_dir], high_watermarks).run()
+                    marker = encode_clean_shutdown(broker_epoch)
+                    self.disk.replace_bytes(f"{log_dir.path}/{CLEAN_SHUTDOWN}", marker)
+                except OSError as error:
+                    self.notes.append(f"{log_dir.path} could not be closed in order: {error}")
+            for log in log_dir.logs:
+                log.abandon()
+        for log_dir in self.dirs:
+            if log_dir.lock is not None:
+                self.disk.unlock(log_dir.lock)
+                log_dir.lock = None
+
+    def _close_logs(self, log_dir: LogDir, run_all: Callable[[list[Callable[[], None]]], None]) -> None:
+        plans = [(log, plan) for log in log_dir.logs if (plan := log.close_plan()) is not None]
+        try:
+            run_all([plan.run for _, plan in plans])
+        finally:
+            failures = []
+            for log, plan in plans:
+                try:
+                    log.mark_durable(plan)
+                except OSError as error:
+                    failures.append(error)
+            if failures:
+                raise failures[0]
+        for log in log_dir.logs:
+            log.recovery_point = log.end_offset
+
+
+def _run_in_turn(work: list[Callable[[], None]]) -> None:
+    for step in work:
+        step()
