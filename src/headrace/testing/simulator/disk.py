@@ -238,7 +238,7 @@ class MemoryDisk:
                 node = self._create(path)
             elif node is None:
                 self._alive("open", path)
-                raise os_error(errno.ENOENT, path)
+                raise self._missing(path)
             else:
                 self._enter_reader("open", path)
             if isinstance(node, FolderNode):
@@ -270,7 +270,7 @@ class MemoryDisk:
             self._alive("modified_ms", path)
             node = self._find(path)
             if node is None:
-                raise os_error(errno.ENOENT, path)
+                raise self._missing(path)
             return node.modified_ms
 
     def make_dirs(self, path: str) -> None:
@@ -283,7 +283,7 @@ class MemoryDisk:
                     node = FolderNode(self.now_ms())
                     self._names.change(None, (folder, name, node))
                 if not isinstance(node, FolderNode):
-                    raise os_error(errno.ENOTDIR, path)
+                    raise os_error(errno.EEXIST if depth == len(parts) - 1 else errno.ENOTDIR, path)
                 folder = node
 
     def rename(self, old: str, new: str) -> None:
@@ -299,6 +299,8 @@ class MemoryDisk:
                 return
             if new.startswith(old.rstrip("/") + "/"):
                 raise os_error(errno.EINVAL, new)
+            if old.startswith(new.rstrip("/") + "/"):
+                raise os_error(errno.ENOTEMPTY, new)
             if isinstance(replaced, FolderNode):
                 if not isinstance(node, FolderNode):
                     raise os_error(errno.EISDIR, new)
@@ -315,7 +317,7 @@ class MemoryDisk:
             folder, name = self._parent(path)
             node = folder.entries.get(name)
             if node is None:
-                raise os_error(errno.ENOENT, path)
+                raise self._missing(path)
             if isinstance(node, FolderNode):
                 raise os_error(errno.EISDIR, path)
             self._unlink(folder, name)
@@ -412,6 +414,15 @@ class MemoryDisk:
             node = node.entries.get(name)
         return node
 
+    def _missing(self, path: str) -> OSError:
+        """The kernel tells a name that is not there from a way that leads through a file."""
+        folder: Node | None = self._names.root
+        for name in _parts(path):
+            if isinstance(folder, FileNode):
+                return os_error(errno.ENOTDIR, path)
+            folder = folder.entries.get(name) if folder is not None else None
+        return os_error(errno.ENOENT, path)
+
     def _parent(self, path: str) -> tuple[FolderNode, str]:
         *parents, name = _parts(path) or [""]
         if not name:
@@ -421,7 +432,7 @@ class MemoryDisk:
     def _folder(self, path: str) -> FolderNode:
         node = self._find(path)
         if node is None:
-            raise os_error(errno.ENOENT, path)
+            raise self._missing(path)
         if not isinstance(node, FolderNode):
             raise os_error(errno.ENOTDIR, path)
         return node
@@ -429,7 +440,7 @@ class MemoryDisk:
     def _file(self, path: str) -> FileNode:
         node = self._find(path)
         if node is None:
-            raise os_error(errno.ENOENT, path)
+            raise self._missing(path)
         if not isinstance(node, FileNode):
             raise os_error(errno.EISDIR, path)
         return node
