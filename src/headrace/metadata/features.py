@@ -35,9 +35,12 @@ def update_features(
     except KafkaError as error:
         response = m.UpdateFeaturesResponse(error_code=error.error, error_message=error.message)
         return Outcome([], response)
-    response = m.UpdateFeaturesResponse()
+    response = m.UpdateFeaturesResponse(error_message=None)
     if version < 2:
-        response.results = [m.UpdateFeaturesResponse.UpdatableFeatureResult(feature=name) for name in updates]
+        response.results = [
+            m.UpdateFeaturesResponse.UpdatableFeatureResult(feature=name, error_message=None)
+            for name in updates
+        ]
     return Outcome([] if request.validate_only else records, response)
 
 

@@ -141,7 +141,7 @@ def _create_topic(image: Image, topic: Any, rules: TopicRules, describe: bool) -
         for number, partition in enumerate(partitions)
     ]
     result = m.CreateTopicsResponse.CreatableTopicResult(
-        name=topic.name, topic_id=topic_id, error_code=Err.NONE
+        name=topic.name, topic_id=topic_id, error_code=Err.NONE, error_message=None
     )
     if describe:
         result.num_partitions = len(partitions)
