@@ -99,7 +99,7 @@ def test_what_kio_lacks_is_known() -> None:
             assert (kio_class(codec, version) is not None) == kio_has(codec), (codec.name, version)
 
 
-@pytest.mark.parametrize("codec", filter(kio_has, CODECS.values()), ids=lambda c: c.name)
+@pytest.mark.parametrize("codec", list(filter(kio_has, CODECS.values())), ids=lambda c: c.name)
 def test_kio_agrees(codec: Codec) -> None:
     for version in codec.versions:
         theirs = kio_class(codec, version)
