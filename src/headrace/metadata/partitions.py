@@ -102,12 +102,15 @@ def change(
 
 
 def _complete_reassignment(wanted: Wanted) -> None:
-    """Drop the replicas being removed once all the others are in sync."""
+    """Drop the replicas being removed once the added ones are in sync; with fewer added than removed, once all are."""
     if not wanted.removing and not wanted.adding:
         return
     isr = [r for r in wanted.isr if r not in wanted.removing]
     replicas = [r for r in wanted.replicas if r not in wanted.removing]
-    if (wanted.removing and (not isr or not replicas)) or not set(replicas) <= set(isr):
+    if wanted.removing and (not isr or not replicas):
+        return
+    needed = replicas if len(wanted.adding) < len(wanted.removing) else wanted.adding
+    if not set(needed) <= set(isr):
         return
     wanted.isr, wanted.replicas = isr, replicas
     wanted.removing, wanted.adding = [], []
@@ -181,14 +184,12 @@ def _record_elr(partition: Partition, wanted: Wanted, rules: Rules, record: m.Pa
 
 
 def _record_last_known_leader(partition: Partition, rules: Rules, record: m.PartitionChangeRecord) -> None:
-    """With the ISR empty, remember who led last: KIP-966 elects it when nobody eligible is left."""
+    """While nobody leads, remember who did: KIP-966 elects it when nobody eligible is left."""
     if not rules.elr_enabled:
         return
-    if record.isr is not None and not record.isr and partition.last_known_elr != (partition.leader,):
+    if record.leader == NO_LEADER and not partition.last_known_elr:
         record.last_known_elr = [partition.leader]
-    elif partition.last_known_elr and (
-        record.leader >= 0 or (partition.leader != NO_LEADER and record.leader != NO_LEADER)
-    ):
+    elif record.leader >= 0 and partition.last_known_elr:
         record.last_known_elr = []
 
 

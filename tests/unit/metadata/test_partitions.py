@@ -1,0 +1,86 @@
+"""Elections and ISR changes, against 400 decisions of Apache Kafka 4.3.1's own PartitionChangeBuilder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.metadata.delta import merge
+from headrace.metadata.image import NO_LEADER, RECOVERING, Partition
+from headrace.metadata.partitions import Election, Rules, Wanted, change
+from headrace.protocol import messages as m
+from headrace.storage.checkpoints import decode_uuid
+
+GOLDEN = json.loads((Path(__file__).parent / "golden/partition-changes-kafka-4.3.1.json").read_text())
+TOPIC_ID = bytes(7) + b"\x01" + bytes(7) + b"\x02"
+
+
+def directory(broker_id: int) -> bytes:
+    return (1000 + broker_id).to_bytes(8, "big") + (7).to_bytes(8, "big")
+
+
+def expected(record: dict[str, Any] | None) -> Any:
+    if record is None:
+        return None
+    names = {
+        "isr": "isr",
+        "leader": "leader",
+        "replicas": "replicas",
+        "removingReplicas": "removing_replicas",
+        "addingReplicas": "adding_replicas",
+        "leaderRecoveryState": "leader_recovery_state",
+        "eligibleLeaderReplicas": "eligible_leader_replicas",
+        "lastKnownElr": "last_known_elr",
+    }
+    fields = {names[name]: value for name, value in record.items() if name in names}
+    if "directories" in record:
+        fields["directories"] = [decode_uuid(text) for text in record["directories"]]
+    return m.PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, **fields)
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: str(GOLDEN.index(case)))
+def test_change_equals_kafkas(case: dict[str, Any]) -> None:
+    partition = Partition(
+        replicas=tuple(case["replicas"]),
+        isr=tuple(case["isr"]),
+        leader=case["leader"],
+        leader_epoch=5,
+        partition_epoch=9,
+        directories=tuple(directory(r) for r in case["replicas"]),
+        elr=tuple(case["elr"]),
+        last_known_elr=tuple(case["last_known_elr"]),
+        removing=tuple(case["removing"]),
+        adding=tuple(case["adding"]),
+        recovery_state=case["recovery_state"],
+    )
+    wanted = Wanted.of(partition)
+    wanted.isr = list(case["target_isr"])
+    wanted.unclean_shutdown = tuple(case["unclean_shutdown"] or ())
+    rules = Rules(
+        metadata_version=30,
+        elr_enabled=case["elr_enabled"],
+        min_isr=case["min_isr"],
+        acceptable=case["alive"].__contains__,
+        default_directory=lambda broker_id: bytes(15) + b"\x01",
+    )
+    got = change(partition, TOPIC_ID, 0, wanted, rules, Election[case["election"]])
+    if case["record"] is None:
+        assert got is None
+        return
+    assert got is not None
+    record, version = got
+    assert version == 2
+    assert record == expected(case["record"])
+    merged = merge(partition, record)
+    assert merged.partition_epoch == 10
+    assert merged.leader_epoch == (5 if record.leader == -2 else 6)
+
+
+def test_last_replica_lost_uncleanly_is_not_elected_cleanly() -> None:
+    """FAULTS 21: with eligible leader replicas the loss is reported as a recovery, not hidden."""
+    partition = Partition((1,), (), NO_LEADER, 3, 3, (directory(1),), elr=(), last_known_elr=(1,))
+    rules = Rules(30, True, 1, lambda r: True, lambda r: bytes(16))
+    got = change(partition, TOPIC_ID, 0, Wanted.of(partition), rules)
+    assert got is not None
+    assert got[0].leader == 1 and got[0].leader_recovery_state == RECOVERING
