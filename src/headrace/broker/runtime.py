@@ -51,7 +51,7 @@ class Runtime(Protocol):
     async def listen(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.AbstractServer, int]:
-        """Serve on an address; returns the server and the port it got."""
+        """Take an address; returns the server, which serves from `start_serving` on, and the port it got."""
         ...
 
     def close(self) -> None: ...
@@ -97,7 +97,9 @@ class SystemRuntime:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             listener.bind((host, port))
             listener.setblocking(False)
-            server = await self.loop.create_server(protocol_factory, sock=listener, backlog=1024)
+            server = await self.loop.create_server(
+                protocol_factory, sock=listener, backlog=1024, start_serving=False
+            )
         except BaseException:
             listener.close()
             raise

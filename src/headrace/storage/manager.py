@@ -127,20 +127,45 @@ class LogManager:
 
     # -- identity
 
-    def open(self) -> None:
-        """Lock every dir and settle who owns it. A dir whose disk fails is set aside; without any, LogDirError."""
-        found: dict[LogDir, MetaProperties | None] = {}
+    def lock(self) -> None:
+        """Make sure that no other broker uses a dir. A dir whose disk fails is set aside."""
         for log_dir in self.dirs:
+            if log_dir.lock is not None:
+                continue
             try:
                 self.disk.make_dirs(log_dir.path)
                 log_dir.lock = self.disk.lock(f"{log_dir.path}/{LOCK}")
-                if log_dir.lock is None:
-                    raise LogDirError(f"{log_dir.path} is in use by another broker: stop it or choose another log.dirs")
+            except OSError as error:
+                self.fail_dir(log_dir, error)
+                continue
+            if log_dir.lock is None:
+                raise LogDirError(f"{log_dir.path} is in use by another broker: stop it or choose another log.dirs")
+
+    def lock(self) -> None:
+        """Keep other brokers out of every dir. A dir whose disk fails is set aside; without any, LogDirError."""
+        for log_dir in self.live_dirs():
+            if log_dir.lock is not None:
+                continue
+            try:
+                self.disk.make_dirs(log_dir.path)
+                log_dir.lock = self.disk.lock(f"{log_dir.path}/{LOCK}")
+            except OSError as error:
+                self.fail_dir(log_dir, error)
+                continue
+            if log_dir.lock is None:
+                raise LogDirError(f"{log_dir.path} is in use by another broker: stop it or choose another log.dirs")
+        if not self.live_dirs():
+            raise LogDirError(f"no usable log dir: {self.dirs[0].failed if self.dirs else 'log.dirs is empty'}")
+
+    def open(self) -> None:
+        """Lock every dir and settle who owns it."""
+        self.lock()
+        found: dict[LogDir, MetaProperties | None] = {}
+        for log_dir in self.live_dirs():
+            try:
                 found[log_dir] = self._read_meta(log_dir)
             except OSError as error:
                 self.fail_dir(log_dir, error)
-        if not found:
-            raise LogDirError(f"no usable log dir: {self.dirs[0].failed if self.dirs else 'log.dirs is empty'}")
         self._settle_cluster_id(found)
         for log_dir, meta in found.items():
             self._settle_identity(log_dir, meta)

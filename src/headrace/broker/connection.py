@@ -1,0 +1,351 @@
+"""One client's connection: bytes into requests, answers back in request order.
+
+Requests are handled synchronously as their bytes arrive; one that must wait takes a slot in the connection's queue.
+A Produce may be appended behind a waiting Produce (so that one fsync serves many); any other request waits until the
+answers before it are out, as Kafka's does. Nothing is parsed while the peer does not read its answers.
+"""
+
+import asyncio
+import logging
+from asyncio import Transport
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, cast
+
+from headrace.broker.outbox import Chunk, Outbox, SocketOutbox, TransportOutbox
+from headrace.errors import KafkaError
+from headrace.protocol.primitives import ProtocolError
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Listener
+
+log = logging.getLogger("headrace.connection")
+
+PRODUCE = 0
+HEADER_BYTES_MIN = 10
+BUFFER_BYTES = 16 * 1024
+"""What every connection has; more is charged to the common budget."""
+BUFFER_BYTES_BUSY = 512 * 1024
+"""How far a connection's buffer grows just to receive more at a time."""
+BUFFER_BYTES_KEPT = 4 << 20
+"""A buffer may stay this large while its connection is busy; anything larger goes once its frame is handled."""
+PARKED_MAX = 256
+"""Waiting answers on one connection before it is no longer read."""
+
+_int32 = Struct(">i").unpack_from
+_header = Struct(">hhih").unpack_from
+
+Answer = bytes | list[Chunk]
+
+
+class Request:
+    """One request: where it stands in the connection's buffer, and its answer's place in the queue.
+
+    `buf`, `view`, `pos` and `end` are good only until the handler returns: the buffer is reused afterwards.
+    """
+
+    __slots__ = (
+        "answer", "api_key", "buf", "client_id_length", "connection", "correlation_id", "end", "pos", "started",
+        "version", "view",
+    )  # fmt: skip
+
+    def __init__(
+        self, connection: "Connection", api_key: int, version: int, correlation_id: int, client_id_length: int,
+        pos: int, end: int, started: float,
+    ) -> None:  # fmt: skip
+        self.connection = connection
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id_length = client_id_length
+        self.buf = connection.buf
+        self.view = connection.view
+        self.pos = pos  # of the client id
+        self.end = end
+        self.started = started
+        self.answer: Answer | None = None
+
+    @property
+    def client_id(self) -> str | None:
+        """The name the client gave itself. Read it before the handler first waits."""
+        if self.client_id_length < 0:
+            return None
+        return str(self.view[self.pos : self.pos + self.client_id_length], "utf-8", "replace")
+
+    def complete(self, answer: Answer) -> None:
+        """Fill the slot of a request that waited."""
+        self.answer = answer
+        self.connection.slot_filled()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one socket."""
+
+    def __init__(self, listener: "Listener") -> None:
+        self.listener = listener
+        self.broker = listener.broker
+        self._route = listener.router.route
+        self._clock = listener.broker.runtime.perf_counter
+        self._budget = listener.broker.budget
+        self._frame_bytes_max = listener.broker.settings.request_bytes_max
+        self.buf = bytearray(BUFFER_BYTES)
+        self.view = memoryview(self.buf)
+        self._charged = 0  # bytes of the budget held for a grown buffer
+        self._start = 0  # first byte not handled yet
+        self._filled = 0  # end of what was received
+        self._slots: deque[Request] = deque()
+        self._paused = False  # reading is off
+        self._processing = False
+        self._admitted = False
+        self.closed = False
+        self.closing = False  # no more requests are taken; what is in flight is answered
+        self.last_active = 0.0
+        self.peer_host = ""
+        self.local_address: tuple[str, int] = ("", 0)
+        self.client_software: tuple[str, str] = ("", "")
+        self.transport: Transport
+        self.outbox: Outbox
+
+    # ---- transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(Transport, transport)  # uvloop's is one in all but name
+        self.transport = transport
+        peer = transport.get_extra_info("peername")
+        self.peer_host = peer[0] if peer else ""
+        local = transport.get_extra_info("sockname")
+        self.local_address = (local[0], local[1]) if local else ("", 0)
+        self.last_active = self._clock()
+        plain = self.broker.runtime.can_sendfile and transport.get_extra_info("ssl_object") is None
+        self.outbox = (SocketOutbox if plain else TransportOutbox)(transport, self.broker.runtime.loop)
+        refusal = self.broker.connection_limits.admit(self.peer_host)
+        if refusal is not None:
+            log.warning("connection from %s refused: %s", self.peer_host, refusal)
+            self.broker.metrics.connections_refused += 1
+            transport.abort()
+            return
+        self._admitted = True
+        self.broker.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.outbox.close()
+        self._slots.clear()
+        if self._admitted:
+            self.broker.connections.discard(self)
+            self.broker.connection_limits.release(self.peer_host)
+        self._budget.leave(self)
+        self._budget.give(self, self._charged)
+        self._charged = 0
+        self.view = memoryview(b"")
+        self.buf = bytearray()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        pass  # the outbox asks the transport itself
+
+    def resume_writing(self) -> None:
+        self.outbox.resume()
+        if not self.outbox.blocked:
+            self.last_active = self._clock()
+            self._go_on()
+
+    # ---- receiving
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        self._process()
+
+    def _process(self) -> None:
+        """Handle every whole frame that may be handled now, send the answers, make room for more."""
+        if self._processing or self.closed:
+            return
+        self._processing = True
+        buf, pos, filled, slots = self.buf, self._start, self._filled, self._slots
+        out: list[Chunk] = []
+        started = self.last_active = self._clock()
+        try:
+            while filled - pos >= 4:
+                (length,) = _int32(buf, pos)
+                if length > self._frame_bytes_max or length < HEADER_BYTES_MIN:
+                    raise ProtocolError(f"frame of {length} bytes; the limit is {self._frame_bytes_max}")
+                end = pos + 4 + length
+                if end > filled:
+                    break
+                api_key, version, correlation_id, client_id_length = _header(buf, pos + 4)
+                if slots and (api_key != PRODUCE or slots[-1].api_key != PRODUCE or len(slots) >= PARKED_MAX):
+                    break
+                if self.outbox.blocked or self.closing:
+                    break
+                request = Request(
+                    self, api_key, version, correlation_id, client_id_length, pos + 14, end, started
+                )  # fmt: skip
+                pos = end
+                answer = self._route(request)
+                if answer is None:
+                    slots.append(request)
+                elif slots:
+                    request.answer = answer
+                    slots.append(request)
+                elif answer.__class__ is bytes:
+                    if answer:  # acks=0 has none
+                        out.append(answer)
+                else:
+                    # Slices of files leave at once: no telling how long the peer takes to read them.
+                    out.extend(answer)  # type: ignore[arg-type]
+                    self.outbox.send(_joined(out))
+                    out = []
+        except (ProtocolError, KafkaError) as error:
+            self._fail(error)
+        except Exception:
+            log.exception("request from %s failed; closing its connection", self.peer_host)
+            self.broker.metrics.requests_failed += 1
+            self.transport.abort()
+        self._start = pos
+        if out:
+            self.outbox.send(out if len(out) == 1 else _joined(out))
+        self._processing = False
+        if not self.closed:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Leave room to read into, or stop reading until there is some."""
+        size = len(self.buf)
+        if self._start == self._filled:
+            was_full = self._filled == size
+            self._start = self._filled = 0
+            if size > BUFFER_BYTES_KEPT:
+                self._replace_buffer(BUFFER_BYTES_BUSY)
+            elif was_full and size < BUFFER_BYTES_BUSY:
+                self._replace_buffer(min(4 * size, BUFFER_BYTES_BUSY))  # the peer has more to say than fits
+        elif self._slots or self.outbox.blocked or self.closing:
+            # The rest waits for answers to leave; what the kernel still holds waits in the kernel.
+            if self._filled == size:
+                self._compact()
+                if self._filled == size:
+                    self._set_paused(True)
+                    return
+        elif self._filled - self._start < 4:
+            self._compact()
+        else:
+            (length,) = _int32(self.buf, self._start)
+            if self._start + 4 + length > size:
+                self._compact()
+                # Grown by what has arrived, not by what was announced.
+                room = min(max(4 * size, BUFFER_BYTES_BUSY), 4 + length)
+                if self._filled == size and not self._replace_buffer(max(room, min(4 * size, BUFFER_BYTES_BUSY))):
+                    self._set_paused(True)
+                    return
+        self._set_paused(False)
+
+    def _compact(self) -> None:
+        if self._start:
+            rest = self._filled - self._start
+            self.view[:rest] = self.view[self._start : self._filled]
+            self._start, self._filled = 0, rest
+
+    def _replace_buffer(self, size: int) -> bool:
+        """Change to a new buffer. Never resized in place: views of the old one may still be alive."""
+        change = size - len(self.buf)
+        if change > 0:
+            if not self._budget.take(self, change, self._room_again):
+                return False
+        else:
+            self._budget.give(self, -change)
+        self._charged += change
+        new = bytearray(size)
+        rest = self._filled - self._start
+        new[:rest] = self.view[self._start : self._filled]
+        self.buf = new
+        self.view = memoryview(new)
+        self._start, self._filled = 0, rest
+        return True
+
+    def _room_again(self) -> None:
+        if not self.closed:
+            self._make_room()
+
+    def _set_paused(self, paused: bool) -> None:
+        if paused != self._paused and not self.closed:
+            self._paused = paused
+            if paused:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+
+    # ---- answering
+
+    def slot_filled(self) -> None:
+        """An answer is ready: send it and those behind it, if it is the first."""
+        slots = self._slots
+        if self.closed or not slots or slots[0].answer is None:
+            return
+        out: list[Chunk] = []
+        while slots and slots[0].answer is not None:
+            answer = slots.popleft().answer
+            if isinstance(answer, bytes):
+                out.append(answer)
+            else:
+                out.extend(answer)  # type: ignore[arg-type]
+        if out:
+            self.outbox.send(_joined(out))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """What waited for answers to leave may now be handled."""
+        if self.closing and not self._slots and not self.outbox.blocked:
+            self.transport.close()
+        elif self._filled > self._start:
+            self._process()
+
+    def shrink(self) -> None:
+        """Called when idle for a while: give back what a burst needed."""
+        if self._charged and self._start == self._filled:
+            self._start = self._filled = 0
+            self._replace_buffer(BUFFER_BYTES)
+
+    def finish(self) -> None:
+        """Answer what is in flight, take nothing more, then close."""
+        self.closing = True
+        if not self.closed:
+            self.transport.pause_reading()
+            self._paused = True
+            self._go_on()
+
+    @property
+    def waiting(self) -> int:
+        """Requests of this connection that wait for something."""
+        return len(self._slots)
+
+    def _fail(self, error: Exception) -> None:
+        """Bytes that are not Kafka's protocol: there is no way to answer, and no telling where the next frame starts."""
+        self.broker.metrics.protocol_errors += 1
+        log.warning("closing connection from %s: %s", self.peer_host, error)
+        self.closing = True
+        if self._slots or self.outbox.blocked:
+            return  # answers to earlier requests still leave, then it closes
+        self.transport.close()
+
+
+def _joined(chunks: list[Chunk]) -> list[Chunk]:
+    """Neighbouring bytes as one, so that they leave in one call."""
+    if all(chunk.__class__ is bytes for chunk in chunks):
+        return [b"".join(chunks)]  # type: ignore[arg-type]
+    result: list[Chunk] = []
+    run: list[bytes] = []
+    for chunk in chunks:
+        if isinstance(chunk, bytes):
+            run.append(chunk)
+        else:
+            if run:
+                result.append(b"".join(run))
+                run = []
+            result.append(chunk)
+    if run:
+        result.append(b"".join(run))
+    return result

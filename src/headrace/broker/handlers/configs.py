@@ -1,0 +1,174 @@
+"""DescribeConfigs v1-4 (v1: synonyms, v3: types and documentation), AlterConfigs v0-2, IncrementalAlterConfigs v0-1,
+ListConfigResources v0-1 (v0: client metrics only, v1: any type).
+
+Topics' and brokers' overrides are metadata records; a change takes effect at once, when its record is committed.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.connection import Request
+from headrace.config import describe
+from headrace.config.alter import Resource, alter_loggers
+from headrace.errors import Err, KafkaError
+from headrace.metadata.image import BROKER_CONFIG, CLIENT_METRICS_CONFIG, GROUP_CONFIG, TOPIC_CONFIG
+from headrace.metadata.names import check_topic_name
+from headrace.protocol import messages as m
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+ROOT = "root"
+# Kafka's level names; Python has no FATAL and TRACE of its own.
+LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
+
+
+# ---- describing
+
+
+def describe_configs(
+    broker: "Broker", request: Request, message: m.DescribeConfigsRequest
+) -> m.DescribeConfigsResponse:
+    R = m.DescribeConfigsResponse
+    response = R()
+    for resource in message.resources:
+        result = R.DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+        try:
+            entries = _entries(broker, resource)
+            result.configs = [_encoded(entry, message) for entry in entries]
+            result.error_message = None
+        except KafkaError as error:
+            result.error_code, result.error_message = error.error, error.message
+        response.results.append(result)
+    return response
+
+
+def _entries(broker: "Broker", resource: Any) -> list[describe.Entry]:
+    name, asked, image, config = resource.resource_name, resource.configuration_keys, broker.image, broker.config
+    match resource.resource_type:
+        case Resource.TOPIC:
+            check_topic_name(name)
+            if name not in image.topic_ids:
+                raise KafkaError(Err.UNKNOWN_TOPIC_OR_PARTITION)
+            return describe.describe_topic(image.config(TOPIC_CONFIG, name), config, asked)
+        case Resource.BROKER:
+            if name == "":
+                return describe.describe_cluster_defaults(config, asked)
+            _require_this_broker(broker, name)
+            return describe.describe_broker(config, asked)
+        case Resource.BROKER_LOGGER:
+            if name == "":
+                raise KafkaError(Err.INVALID_REQUEST, "a broker id must be given for its loggers")
+            _require_this_broker(broker, name)
+            return describe.describe_loggers(logger_levels(), asked)
+        case Resource.CLIENT_METRICS:
+            if name == "":
+                raise KafkaError(Err.INVALID_REQUEST, "a client metrics subscription has a name")
+            return describe.describe_client_metrics(image.config(CLIENT_METRICS_CONFIG, name), config, asked)
+        case Resource.GROUP:
+            if name == "":
+                raise KafkaError(Err.INVALID_REQUEST, "a group has a name")
+            return describe.describe_group(image.config(GROUP_CONFIG, name), config, asked)
+    raise KafkaError(Err.INVALID_REQUEST, f"resource type {resource.resource_type} has no configuration")
+
+
+def _require_this_broker(broker: "Broker", name: str) -> None:
+    try:
+        asked = int(name)
+    except ValueError:
+        raise KafkaError(Err.INVALID_REQUEST, f"{name!r} is not a broker id") from None
+    if asked != broker.node_id:
+        raise KafkaError(Err.INVALID_REQUEST, f"this is broker {broker.node_id}; ask {asked} itself")
+
+
+def _encoded(entry: describe.Entry, message: m.DescribeConfigsRequest) -> Any:
+    R = m.DescribeConfigsResponse
+    synonyms = entry.synonyms if message.include_synonyms else ()
+    return R.DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
+        synonyms=[R.DescribeConfigsSynonym(s.name, s.value, s.source) for s in synonyms],
+        config_type=entry.type,
+        documentation=entry.doc if message.include_documentation else None,
+    )
+
+
+# ---- loggers: they belong to the process, nothing is recorded
+
+
+def logger_levels() -> dict[str, str]:
+    """Every logger of the broker and its effective level, in Kafka's words."""
+    names = {level: name for name, level in LEVELS.items()}
+    loggers = {
+        name: known
+        for name, known in logging.root.manager.loggerDict.items()
+        if name.startswith("headrace") and isinstance(known, logging.Logger)
+    }
+    loggers[ROOT] = logging.getLogger()
+    return {name: names.get(one.getEffectiveLevel(), "INFO") for name, one in sorted(loggers.items())}
+
+
+def _alter_loggers(broker: "Broker", resource: Any, validate_only: bool) -> None:
+    _require_this_broker(broker, resource.resource_name)
+    changes = [(change.name, change.config_operation, change.value) for change in resource.configs]
+    wanted = alter_loggers(changes, logger_levels().__contains__)
+    if not validate_only:
+        for name, level in wanted.items():
+            target = logging.getLogger(None if name == ROOT else name)
+            target.setLevel(LEVELS[level] if level is not None else logging.NOTSET)
+
+
+# ---- altering
+
+
+async def incremental_alter_configs(
+    broker: "Broker", request: Request, message: m.IncrementalAlterConfigsRequest
+) -> m.IncrementalAlterConfigsResponse:
+    def loggers(resource: Any) -> None:
+        _alter_loggers(broker, resource, message.validate_only)
+
+    response: m.IncrementalAlterConfigsResponse = await broker.node.decide(
+        lambda image: broker.node.controller.incremental_alter_configs(image, message, loggers)
+    )
+    return response
+
+
+async def alter_configs(
+    broker: "Broker", request: Request, message: m.AlterConfigsRequest
+) -> m.AlterConfigsResponse:
+    response: m.AlterConfigsResponse = await broker.node.decide(
+        lambda image: broker.node.controller.alter_configs(image, message)
+    )
+    return response
+
+
+# ---- listing
+
+LISTED = (TOPIC_CONFIG, BROKER_CONFIG, Resource.BROKER_LOGGER, CLIENT_METRICS_CONFIG, GROUP_CONFIG)
+
+
+def list_config_resources(
+    broker: "Broker", request: Request, message: m.ListConfigResourcesRequest
+) -> m.ListConfigResourcesResponse:
+    R = m.ListConfigResourcesResponse
+    if request.version == 0:
+        types = {CLIENT_METRICS_CONFIG}
+    else:
+        types = set(message.resource_types) or set(LISTED)
+    if not types <= set(LISTED):
+        return R(error_code=Err.UNSUPPORTED_VERSION)
+    image = broker.image
+    found: list[tuple[str, int]] = []
+    if TOPIC_CONFIG in types:
+        found += [(name, TOPIC_CONFIG) for name in sorted(image.topic_ids)]
+    for kind in (BROKER_CONFIG, Resource.BROKER_LOGGER):
+        if kind in types:
+            found += [(str(broker_id), kind) for broker_id in sorted(image.brokers)]
+    for kind in (CLIENT_METRICS_CONFIG, GROUP_CONFIG):
+        if kind in types:
+            found += sorted((name, kind) for resource, name in image.configs if resource == kind)
+    return R(config_resources=[R.ConfigResource(resource_name=name, resource_type=kind) for name, kind in found])
+

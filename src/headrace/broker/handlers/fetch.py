@@ -1,0 +1,314 @@
+"""Fetch v4-18. v7: sessions (KIP-227). v9: leader epochs. v11: racks. v12: flexible, diverging epochs. v13: topic ids.
+
+An answer is headers and slices of log files: records are sent by the kernel, never read here. A request that finds
+too little waits at its partitions until enough was committed or its time is up.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headrace.broker.connection import Answer, Request
+from headrace.broker.outbox import Chunk
+from headrace.broker.partition import Partition
+from headrace.broker.readahead import PageCache, read_ahead
+from headrace.broker.waiters import Waiter
+from headrace.errors import Err, KafkaError
+from headrace.protocol.hot import (
+    Endpoint,
+    FetchDetail,
+    FetchQuery,
+    FetchResult,
+    LeaderHint,
+    decode_fetch,
+    encode_fetch_response_head,
+)
+from headrace.replication.fetch_sessions import FetchContext, Session, Target, Topic
+from headrace.storage.log import Slice
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+READ_COMMITTED = 1
+WAIT_MS_MAX = 24 * 3600 * 1000
+LEADER_MOVED = frozenset({Err.NOT_LEADER_OR_FOLLOWER, Err.FENCED_LEADER_EPOCH})
+
+
+class Reading:
+    """One pass over the partitions of a request: what to answer and whether it is enough."""
+
+    __slots__ = ("cold", "enough", "length", "partitions", "results", "slices")
+
+    def __init__(self) -> None:
+        self.results: list[tuple[Target, FetchResult]] = []
+        self.slices: list[Slice] = []  # in the order of the results that have records
+        self.cold: list[Slice] = []
+        self.partitions: list[tuple[Partition, Target]] = []
+        self.length = 0
+        self.enough = False
+
+    def release(self) -> None:
+        for piece in self.slices:
+            piece.release()
+
+
+class FetchHandler:
+    """The hot path of reading."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._replicas = broker.replicas
+        self._sessions = broker.sessions
+        self._cache = PageCache() if broker.runtime.can_sendfile else None
+
+    def __call__(self, request: Request, pos: int) -> Answer | None:
+        query = decode_fetch(request.buf, pos, request.end, request.version)
+        by_id = request.version >= 13
+        targets = [
+            Target(topic, index, offset, max_bytes, leader_epoch, last_epoch, log_start)
+            for topic, partitions in query.topics
+            for index, leader_epoch, offset, last_epoch, log_start, max_bytes, _, _ in partitions
+        ]
+        context = self._sessions.open(
+            query.session_id, query.session_epoch, targets, _forgotten(query), by_id,
+            self._broker.runtime.clock.monotonic_ms(),
+        )  # fmt: skip
+        if context.error:
+            (head,) = encode_fetch_response_head(request.correlation_id, request.version, (), context.error)
+            return head
+        reading = self.read(context.targets, query)
+        wait_ms = query.max_wait_ms
+        if reading.enough or wait_ms <= 0 or not context.targets:
+            return self.finish(request, query, context, reading)
+        reading.release()
+        waiter = FetchWaiter(self, request, query, context, reading)
+        self._broker.wheel.add(waiter, min(wait_ms, WAIT_MS_MAX))
+        return None
+
+    def read(self, targets: Iterable[Target], query: FetchQuery) -> Reading:
+        """Find what every partition can give now, within the request's limits."""
+        reading = Reading()
+        left = min(query.max_bytes, self._broker.settings.fetch_bytes_max)
+        committed_only = query.isolation_level == READ_COMMITTED
+        for target in targets:
+            try:
+                partition = self._replicas.leader(target.topic, target.index, target.leader_epoch)
+                if query.replica_id >= 0:
+                    raise KafkaError(Err.NOT_LEADER_OR_FOLLOWER)  # no replica of it is on that node
+                diverging = self._diverging(partition, target)
+                if diverging is not None:
+                    reading.results.append((target, diverging))
+                    reading.enough = True
+                    continue
+                high_watermark = partition.leader.high_watermark  # type: ignore[union-attr]
+                log = partition.log
+                stable = partition.last_stable_offset
+                bound = stable if committed_only else high_watermark
+                # The first records are given even if they alone are too much: a consumer must never get stuck.
+                piece = log.read(
+                    target.offset, min(target.max_bytes, left) if left > 0 else 0, bound, reading.length == 0
+                )  # fmt: skip
+            except KafkaError as error:
+                reading.results.append((target, self._failure(target, error)))
+                reading.enough = True
+                continue
+            length = 0
+            if piece is not None:
+                length = piece.length
+                left -= length
+                reading.length += length
+                reading.slices.append(piece)
+                if self._cache is not None and not self._cache.holds(piece, log.active.size if (
+                    piece.file is log.active.handle.file) else 1 << 62):  # fmt: skip
+                    reading.cold.append(piece)
+            aborted = None
+            if committed_only:
+                aborted = log.aborted_transactions(target.offset, bound) if length else []
+            reading.partitions.append((partition, target))
+            reading.results.append((
+                target,
+                (target.index, 0, high_watermark, stable, log.log_start_offset, length, aborted, -1, None),
+            ))  # fmt: skip
+        if reading.length >= query.min_bytes:
+            reading.enough = True
+        return reading
+
+    def _diverging(self, partition: Partition, target: Target) -> FetchResult | None:
+        """The fetcher's last record is of another history than this log: tell it where they part (KIP-595)."""
+        if target.last_fetched_epoch < 0:
+            return None
+        log = partition.log
+        epoch, end_offset = log.epochs.end_offset_for(target.last_fetched_epoch, log.end_offset)
+        if epoch == -1 or end_offset == -1:
+            raise KafkaError(Err.OFFSET_OUT_OF_RANGE, "no leader epoch is known for the fetched offset")
+        if epoch >= target.last_fetched_epoch and end_offset >= target.offset:
+            return None
+        detail = FetchDetail(diverging_epoch_and_end_offset=(epoch, end_offset))
+        return (
+            target.index, 0, partition.high_watermark, partition.last_stable_offset, log.log_start_offset, 0, None,
+            -1, detail,
+        )  # fmt: skip
+
+    def _failure(self, target: Target, error: KafkaError) -> FetchResult:
+        detail = None
+        if error.error in LEADER_MOVED:
+            partition = self._replicas.known(target.topic, target.index)
+            if partition is not None:
+                detail = FetchDetail(leader=LeaderHint(partition.leader_id, partition.leader_epoch))
+        return target.index, error.error, -1, -1, -1, 0, None, -1, detail
+
+    def finish(self, request: Request, query: FetchQuery, context: FetchContext, reading: Reading) -> Answer | None:
+        """Answer with what `reading` found; later, if some of it has to come from the disk first."""
+        if reading.cold:
+            self._broker.spawn(self._warm(request, query, context, reading))
+            return None
+        return self._encode(request, query, context, reading)
+
+    async def _warm(self, request: Request, query: FetchQuery, context: FetchContext, reading: Reading) -> None:
+        await self._broker.runtime.run_in_thread(read_ahead, reading.cold)
+        self.answered(request, self._encode(request, query, context, reading))
+
+    def _encode(
+        self, request: Request, query: FetchQuery, context: FetchContext, reading: Reading
+    ) -> list[Chunk] | bytes:
+        version = request.version
+        session = context.session
+        results = reading.results
+        session_id = 0
+        if context.superseded:
+            reading.release()
+            (head,) = encode_fetch_response_head(
+                request.correlation_id, version, (), Err.INVALID_FETCH_SESSION_EPOCH, session.id  # type: ignore[union-attr]
+            )  # fmt: skip
+            return head
+        if session is not None:
+            session_id = session.id
+            results = _changed_only(session, results)
+        elif context.wants_session and version >= 7:
+            now_ms = self._broker.runtime.clock.monotonic_ms()
+            created = self._sessions.create(context.targets, query.replica_id >= 0, version >= 13, now_ms)
+            if created is not None:
+                session_id = created.id
+                _changed_only(created, results)
+        topics = _by_topic(results)
+        endpoints = self._endpoints(request, results)
+        heads = encode_fetch_response_head(
+            request.correlation_id, version, topics, 0, session_id, 0, endpoints
+        )  # fmt: skip
+        if len(heads) == 1:
+            return heads[0]
+        chunks: list[Chunk] = []
+        for head, piece in zip(heads, reading.slices):
+            chunks.append(head)
+            chunks.append(piece)
+        if heads[-1]:
+            chunks.append(heads[-1])
+        self._broker.metrics.bytes_out += reading.length
+        return chunks
+
+    def _endpoints(self, request: Request, results: list[tuple[Target, FetchResult]]) -> list[Endpoint]:
+        if request.version < 16:
+            return []
+        hinted = {r[8].leader.leader_id for _, r in results if r[8] is not None and r[8].leader is not None}
+        if not hinted:
+            return []
+        return [
+            Endpoint(node.node_id, node.host, node.port, node.rack)
+            for node in self._broker.nodes(request.connection)
+            if node.node_id in hinted
+        ]
+
+    def answered(self, request: Request, answer: Answer) -> None:
+        """A request that waited is done."""
+        if request.connection.closed:
+            for chunk in answer if isinstance(answer, list) else ():
+                if not isinstance(chunk, bytes):
+                    chunk.release()
+            return
+        request.connection.listener.router.parked_done(request)
+        request.complete(answer)
+
+
+class FetchWaiter:
+    """A Fetch that waits for records. Each partition adds what it got; no append costs more than one addition."""
+
+    __slots__ = ("_available", "_context", "_handler", "_query", "_request", "_targets", "_total", "bucket")
+
+    def __init__(
+        self, handler: FetchHandler, request: Request, query: FetchQuery, context: FetchContext, reading: Reading
+    ) -> None:
+        self.bucket: set[Waiter] | None = None
+        self._handler = handler
+        self._request = request
+        self._query = query
+        self._context = context
+        self._targets = dict(reading.partitions)
+        self._available: dict[Partition, int] = {}
+        self._total = reading.length
+        for partition, target in self._targets.items():
+            partition.fetch_waiters.add(self)
+            self._available[partition] = self._estimate(partition, target)
+
+    def _estimate(self, partition: Partition, target: Target) -> int:
+        bound = (
+            partition.last_stable_offset
+            if self._query.isolation_level == READ_COMMITTED
+            else partition.high_watermark
+        )
+        return min(partition.log.bytes_after(target.offset, bound), target.max_bytes)
+
+    def advanced(self, partition: Partition) -> None:
+        if self._request.connection.closed:
+            self._leave()
+            return
+        if partition.leader is not None:
+            now = self._estimate(partition, self._targets[partition])
+            self._total += now - self._available[partition]
+            self._available[partition] = now
+            if self._total < self._query.min_bytes:
+                return
+        self._leave()
+        self._complete()
+
+    def expire(self) -> None:
+        self._leave()
+        if not self._request.connection.closed:
+            self._complete()
+
+    def _leave(self) -> None:
+        if self.bucket is not None:
+            self.bucket.discard(self)
+            self.bucket = None
+        for partition in self._targets:
+            partition.fetch_waiters.discard(self)
+
+    def _complete(self) -> None:
+        handler = self._handler
+        reading = handler.read(self._context.targets, self._query)
+        answer = handler.finish(self._request, self._query, self._context, reading)
+        if answer is not None:
+            handler.answered(self._request, answer)
+
+
+def _forgotten(query: FetchQuery) -> Iterable[tuple[Topic, int]]:
+    return [(topic, index) for topic, indexes in query.forgotten for index in indexes]
+
+
+def _changed_only(
+    session: Session, results: list[tuple[Target, FetchResult]]
+) -> list[tuple[Target, FetchResult]]:  # fmt: skip
+    return [
+        (target, result)
+        for target, result in results
+        if session.must_tell(target, result[1], result[2], result[4], result[5], result[8] is not None)
+    ]
+
+
+def _by_topic(results: list[tuple[Target, FetchResult]]) -> list[tuple[Topic, list[FetchResult]]]:
+    """Neighbours of one topic share its entry."""
+    topics: list[tuple[Topic, list[FetchResult]]] = []
+    for target, result in results:
+        if topics and topics[-1][0] == target.topic:
+            topics[-1][1].append(result)
+        else:
+            topics.append((target.topic, [result]))
+    return topics

@@ -1,0 +1,45 @@
+"""DescribeLogDirs v1-5. v3: an error for the whole answer. v4: the file system's size. v5: cordoned directories."""
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.connection import Request
+from headrace.broker.partition import Partition
+from headrace.errors import Err
+from headrace.protocol import messages as m
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+R = m.DescribeLogDirsResponse
+
+
+def describe_log_dirs(
+    broker: "Broker", request: Request, message: m.DescribeLogDirsRequest
+) -> m.DescribeLogDirsResponse:
+    wanted: set[tuple[str, int]] | None = None
+    if message.topics is not None:
+        wanted = {(topic.topic, index) for topic in message.topics for index in topic.partitions}
+    by_dir: dict[str, list[Partition]] = {log_dir.path: [] for log_dir in broker.logs.dirs}
+    for partition in broker.replicas:
+        directory = partition.log.path.rpartition("/")[0]
+        if directory in by_dir and (wanted is None or (partition.topic, partition.index) in wanted):
+            by_dir[directory].append(partition)
+    response = R()
+    for log_dir in broker.logs.dirs:
+        path, partitions = log_dir.path, by_dir[log_dir.path]
+        if log_dir.failed is not None:
+            response.results.append(R.DescribeLogDirsResult(error_code=Err.KAFKA_STORAGE_ERROR, log_dir=path))
+            continue
+        total, usable = broker.runtime.disk.free_bytes(path)
+        topics: dict[str, R.DescribeLogDirsTopic] = {}
+        for partition in partitions:
+            topic = topics.setdefault(partition.topic, R.DescribeLogDirsTopic(name=partition.topic))
+            topic.partitions.append(
+                R.DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size)
+            )
+        response.results.append(
+            R.DescribeLogDirsResult(
+                log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable
+            )
+        )
+    return response

@@ -1,0 +1,184 @@
+"""Produce v3-13. v9: flexible. v8: errors per record. v10: leader hints (KIP-951). v13: topic ids only.
+
+acks=1 is answered once written, acks=all once committed; acks=0 is not answered, and an error closes the connection,
+since there is no other way to tell.
+"""
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.connection import Answer, Request
+from headrace.broker.partition import Partition
+from headrace.broker.waiters import Waiter
+from headrace.errors import Err, KafkaError
+from headrace.protocol.hot import (
+    Endpoint,
+    LeaderHint,
+    ProduceDetail,
+    ProduceResult,
+    decode_produce,
+    encode_produce_response,
+)
+from headrace.protocol.primitives import ProtocolError
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+ADMIN_CLIENT_ID = "__admin_client"
+TIMEOUT_MS_MAX = 24 * 3600 * 1000
+LEADER_MOVED = frozenset({Err.NOT_LEADER_OR_FOLLOWER, Err.FENCED_LEADER_EPOCH})
+
+Results = list[tuple[str | bytes, list[ProduceResult]]]
+
+
+class ProduceHandler:
+    """The hot path of writing."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._by_name = broker.replicas.by_name
+        self._by_id = broker.replicas.by_id
+
+    def __call__(self, request: Request, pos: int) -> Answer | None:
+        version, buf, view = request.version, request.buf, request.view
+        _, acks, timeout_ms, topics = decode_produce(buf, pos, request.end, version)
+        if not -1 <= acks <= 1:
+            return self._refuse_all(request, topics, KafkaError(Err.INVALID_REQUIRED_ACKS))
+        wait_for_commit = acks == -1
+        results: Results = []
+        waiting: list[tuple[Partition, int, int, list[ProduceResult], int]] | None = None
+        failed = False
+        for topic, partitions in topics:
+            hosted = (self._by_id if version >= 13 else self._by_name).get(topic)  # type: ignore[arg-type]
+            answers: list[ProduceResult] = []
+            results.append((topic, answers))
+            for index, start, end in partitions:
+                partition = hosted.get(index) if hosted is not None else None
+                try:
+                    if partition is None or partition.topic in INTERNAL_TOPICS:
+                        partition = self._unusual(topic, index, request)
+                    base_offset, append_time, end_offset = partition.append(buf, view, start, end, wait_for_commit)
+                except KafkaError as error:
+                    failed = True
+                    answers.append(self._refusal(index, partition, error))
+                    continue
+                if wait_for_commit and partition.leader.high_watermark < end_offset:  # type: ignore[union-attr]
+                    if waiting is None:
+                        waiting = []
+                    waiting.append((partition, end_offset, partition.leader_epoch, answers, len(answers)))
+                answers.append((index, 0, base_offset, append_time, partition.log.log_start_offset, None))
+        if acks == 0:
+            if failed:
+                raise ProtocolError("a Produce with acks=0 failed, and closing is the only way to say so")
+            return b""
+        if waiting is not None:
+            waiter = ProduceWaiter(self, request, results, waiting)
+            self._broker.wheel.add(waiter, min(max(timeout_ms, 0), TIMEOUT_MS_MAX))
+            return None
+        if failed:
+            return self.encode(request, results)
+        return encode_produce_response(request.correlation_id, version, results)
+
+    def _unusual(self, topic: str | bytes, index: int, request: Request) -> Partition:
+        """Not here, or a topic that only the broker and its tools may write to."""
+        partition = self._broker.replicas.find(topic, index)
+        if partition.topic in INTERNAL_TOPICS and request.client_id != ADMIN_CLIENT_ID:
+            raise KafkaError(Err.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is written by the broker only")
+        return partition
+
+    def _refusal(self, index: int, partition: Partition | None, error: KafkaError) -> ProduceResult:
+        self._broker.metrics.produce_errors += 1
+        hint = None
+        if error.error in LEADER_MOVED and partition is not None:
+            hint = LeaderHint(partition.leader_id, partition.leader_epoch)
+        detail = ProduceDetail(error.message, getattr(error, "record_errors", ()), hint)
+        known = partition is not None and error.error in _TELL_LOG_START
+        log_start = partition.log.log_start_offset if known and partition is not None else -1
+        return index, error.error, -1, -1, log_start, detail
+
+    def _refuse_all(self, request: Request, topics: list, error: KafkaError) -> Answer:  # type: ignore[type-arg]
+        results: Results = [
+            (topic, [self._refusal(index, None, error) for index, _, _ in partitions]) for topic, partitions in topics
+        ]
+        return self.encode(request, results)
+
+    def encode(self, request: Request, results: Results) -> bytes:
+        """An answer that may carry leader hints, and so the addresses of the leaders."""
+        hinted = {
+            result[5].leader.leader_id
+            for _, answers in results
+            for result in answers
+            if result[5] is not None and result[5].leader is not None
+        }
+        endpoints: list[Endpoint] = []
+        if hinted and request.version >= 10:
+            endpoints = [
+                Endpoint(node.node_id, node.host, node.port, node.rack)
+                for node in self._broker.nodes(request.connection)
+                if node.node_id in hinted
+            ]
+        return encode_produce_response(request.correlation_id, request.version, results, 0, endpoints)
+
+    def answered(self, request: Request, results: Results) -> None:
+        """A request that waited is done."""
+        request.connection.listener.router.parked_done(request)
+        request.complete(self.encode(request, results))
+
+
+# Errors found while appending tell where the log starts; those found before do not.
+_TELL_LOG_START = frozenset(
+    {
+        Err.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        Err.INVALID_PRODUCER_EPOCH,
+        Err.UNKNOWN_PRODUCER_ID,
+        Err.INVALID_TIMESTAMP,
+        Err.INVALID_RECORD,
+        Err.INVALID_TXN_STATE,
+        Err.NOT_ENOUGH_REPLICAS,
+    }
+)
+
+
+class ProduceWaiter:
+    """A Produce with acks=all between append and commit."""
+
+    __slots__ = ("_handler", "_remaining", "_request", "_results", "_waiting", "bucket")
+
+    def __init__(
+        self,
+        handler: ProduceHandler,
+        request: Request,
+        results: Results,
+        waiting: list[tuple[Partition, int, int, list[ProduceResult], int]],
+    ) -> None:
+        self.bucket: set[Waiter] | None = None
+        self._handler = handler
+        self._request = request
+        self._results = results
+        self._waiting = waiting
+        self._remaining = len(waiting)
+        for partition, end_offset, _, _, _ in waiting:
+            partition.ack_waiters.append((end_offset, self))
+
+    def committed(self) -> None:
+        self._remaining -= 1
+        if self._remaining == 0 and self.bucket is not None:
+            self.bucket.discard(self)
+            self.bucket = None
+            self._finish()
+
+    def expire(self) -> None:
+        self._finish()
+
+    def _finish(self) -> None:
+        for partition, end_offset, leader_epoch, answers, position in self._waiting:
+            leader = partition.leader
+            index = partition.index
+            # The offset alone proves nothing: another leader may have put other records there.
+            if leader is None or partition.leader_epoch != leader_epoch:
+                error = Err.KAFKA_STORAGE_ERROR if partition.failed else Err.NOT_LEADER_OR_FOLLOWER
+                detail = ProduceDetail(leader=LeaderHint(partition.leader_id, partition.leader_epoch))
+                answers[position] = (index, error, -1, -1, -1, detail)
+            elif leader.high_watermark < end_offset:
+                answers[position] = (index, Err.REQUEST_TIMED_OUT, -1, -1, -1, None)
+        self._handler.answered(self._request, self._results)

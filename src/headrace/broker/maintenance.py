@@ -1,0 +1,127 @@
+"""What a broker does by the clock: retention, compaction, checkpoints, idle connections, watching its own lag."""
+
+import logging
+from asyncio import TimerHandle
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+logger = logging.getLogger("headrace.maintenance")
+
+LAG_INTERVAL_MS = 250
+IDLE_CHECK_MS = 10_000
+SHRINK_AFTER_MS = 30_000
+"""Idle this long, a connection gives back the buffer that a burst needed."""
+
+
+class Maintenance:
+    """Runs each chore again and again, never twice at the same time."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._runtime = broker.runtime
+        self._timers: dict[str, TimerHandle] = {}
+        self._stopped = False
+        self._lag_expected = 0.0
+
+    def start(self) -> None:
+        config = self._broker.config
+        self._every("retention", lambda: config["log.retention.check.interval.ms"], self._retention)
+        self._every("watermarks", lambda: config["replica.high.watermark.checkpoint.interval.ms"], self._checkpoint)
+        self._every("idle", lambda: IDLE_CHECK_MS, self._idle)
+        self._every("producers", lambda: config["producer.id.expiration.check.interval.ms"], self._producers)
+        self._watch_lag()
+
+    def stop(self) -> None:
+        self._stopped = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _every(self, name: str, interval_ms: Callable[[], int], chore: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            await chore()
+            again()
+
+        def again() -> None:
+            if not self._stopped:
+                self._timers[name] = self._runtime.loop.call_later(
+                    interval_ms() / 1000, lambda: self._broker.spawn(run())
+                )
+
+        again()
+
+    # ---- chores
+
+    async def _retention(self) -> None:
+        """Delete segments that are too old or too many; the files themselves go later, in a thread."""
+        for partition in list(self._broker.replicas):
+            if partition.failed or partition.leader is None:
+                continue
+            now_ms = self._runtime.clock.wall_ms()
+            try:
+                doomed, reason = partition.log.apply_retention(partition.high_watermark, now_ms)
+            except OSError as error:
+                self._broker.dir_failed(partition.log, error)
+                continue
+            if doomed:
+                logger.info("%s: deleted %d files, %s", partition, len(doomed), reason)
+                self.remove_later(doomed, partition.log.config.file_delete_delay_ms)
+
+    def remove_later(self, paths: list[str], delay_ms: int) -> None:
+        """Remove files once nobody reads them any more."""
+
+        def remove() -> None:
+            for path in paths:
+                try:
+                    self._runtime.disk.remove(path)
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    logger.warning("cannot remove %s: %s", path, error)
+
+        self._runtime.loop.call_later(delay_ms / 1000, lambda: self._runtime.run_in_thread(remove))
+
+    def remove_folder_later(self, folder: str, delay_ms: int) -> None:
+        logs = self._broker.logs
+        self._runtime.loop.call_later(
+            delay_ms / 1000, lambda: self._runtime.run_in_thread(logs.remove_folder, folder)
+        )
+
+    async def _checkpoint(self) -> None:
+        plan = self._broker.logs.checkpoint_plan(self._broker.node.high_watermarks())
+        try:
+            await self._runtime.run_in_thread(plan.run)
+        except OSError as error:
+            # Only a hint for the next start is missing; the logs themselves say when a disk is gone.
+            logger.warning("cannot write checkpoints: %s", error)
+
+    async def _producers(self) -> None:
+        now_ms = self._runtime.clock.wall_ms()
+        expiration_ms = self._broker.config["producer.id.expiration.ms"]
+        for partition in self._broker.replicas:
+            partition.log.producers.expire(now_ms, expiration_ms)
+
+    async def _idle(self) -> None:
+        now = self._runtime.perf_counter()
+        limit_ms = self._broker.config["connections.max.idle.ms"]
+        for connection in list(self._broker.connections):
+            idle_ms = (now - connection.last_active) * 1000
+            if 0 <= limit_ms < idle_ms and not connection.waiting:
+                self._broker.metrics.connections_idle_closed += 1
+                connection.transport.abort()
+            elif idle_ms > SHRINK_AFTER_MS:
+                connection.shrink()
+
+    # ---- the loop's own health
+
+    def _watch_lag(self) -> None:
+        if self._stopped:
+            return
+        now = self._runtime.perf_counter()
+        if self._lag_expected:
+            self._broker.metrics.loop_lag.observe(max(0.0, now - self._lag_expected))
+        self._lag_expected = now + LAG_INTERVAL_MS / 1000
+        self._timers["lag"] = self._runtime.loop.call_later(LAG_INTERVAL_MS / 1000, self._watch_lag)

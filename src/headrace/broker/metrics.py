@@ -1,0 +1,151 @@
+"""What the broker counts. Plain integers on the hot path; Prometheus sees them only when it scrapes."""
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from headrace.protocol.api import API
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+LATENCY_BUCKETS = 32
+"""Bucket n counts what took less than 2^n microseconds; the last one everything else."""
+
+
+class Latency:
+    """A histogram with one bucket per power of two of microseconds."""
+
+    __slots__ = ("counts", "total_seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * LATENCY_BUCKETS
+        self.total_seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.total_seconds += seconds
+        # Above 2^31 µs (half an hour) nothing needs telling apart.
+        self.counts[min(int(seconds * 1e6).bit_length(), LATENCY_BUCKETS - 1)] += 1
+
+    def cumulative(self) -> tuple[list[tuple[str, float]], int]:
+        """Prometheus' shape: (upper bound in seconds, how many at most that), and how many in all."""
+        buckets: list[tuple[str, float]] = []
+        count = 0
+        for power, here in enumerate(self.counts):
+            count += here
+            bound = "+Inf" if power == LATENCY_BUCKETS - 1 else f"{2**power / 1e6:g}"
+            buckets.append((bound, count))
+        return buckets, count
+
+
+class Metrics:
+    """One broker's counters."""
+
+    def __init__(self) -> None:
+        self.requests: dict[int, Latency] = {}
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.protocol_errors = 0
+        self.requests_failed = 0
+        self.connections_refused = 0
+        self.connections_idle_closed = 0
+        self.produce_errors = 0
+        self.loop_lag = Latency()
+        self.gc_pauses = Latency()
+        self.sync_seconds = Latency()
+        self.compactions = 0
+
+    def request_latency(self, api_key: int) -> Latency:
+        latency = self.requests.get(api_key)
+        if latency is None:
+            latency = self.requests[api_key] = Latency()
+        return latency
+
+
+class GcWatch:
+    """Times the garbage collector's pauses."""
+
+    def __init__(self, metrics: Metrics, perf_counter: Callable[[], float]) -> None:
+        self._metrics = metrics
+        self._perf_counter = perf_counter
+        self._started = 0.0
+
+    def _callback(self, phase: str, info: dict[str, Any]) -> None:
+        if phase == "start":
+            self._started = self._perf_counter()
+        else:
+            self._metrics.gc_pauses.observe(self._perf_counter() - self._started)
+
+    def start(self) -> None:
+        gc.callbacks.append(self._callback)
+
+    def stop(self) -> None:
+        if self._callback in gc.callbacks:
+            gc.callbacks.remove(self._callback)
+
+
+class Collector:
+    """Turns a broker's counters into Prometheus metric families at scrape time."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        broker, metrics = self._broker, self._broker.metrics
+        latency = HistogramMetricFamily(
+            "headrace_request_seconds", "Time from a request's last byte to its answer", labels=["api"]
+        )
+        for api_key, histogram in sorted(metrics.requests.items()):
+            buckets, _ = histogram.cumulative()
+            latency.add_metric([API[api_key].name], buckets, histogram.total_seconds)
+        yield latency
+        for name, doc, one in (
+            ("headrace_loop_lag_seconds", "How late the event loop ran a timer", metrics.loop_lag),
+            ("headrace_gc_pause_seconds", "Pauses of the garbage collector", metrics.gc_pauses),
+            ("headrace_sync_seconds", "Time of one round of fsyncs", metrics.sync_seconds),
+        ):
+            family = HistogramMetricFamily(name, doc)
+            family.add_metric([], one.cumulative()[0], one.total_seconds)
+            yield family
+        for name, doc, value in (
+            ("headrace_protocol_errors", "Connections closed for bytes that were not Kafka's", metrics.protocol_errors),
+            ("headrace_requests_failed", "Requests that failed inside the broker", metrics.requests_failed),
+            ("headrace_connections_refused", "Connections over a limit", metrics.connections_refused),
+            ("headrace_connections_idle_closed", "Connections closed for silence", metrics.connections_idle_closed),
+            ("headrace_produce_errors", "Partitions of Produce requests that were refused", metrics.produce_errors),
+            ("headrace_compactions", "Compactions that finished", metrics.compactions),
+            ("headrace_fetch_session_evictions", "Fetch sessions evicted", broker.sessions.evictions),
+        ):
+            counter = CounterMetricFamily(name, doc)
+            counter.add_metric([], value)
+            yield counter
+        for name, doc, value in (
+            ("headrace_connections", "Open connections", len(broker.connections)),
+            ("headrace_parked_requests", "Requests that wait", len(broker.wheel)),
+            ("headrace_receive_buffer_bytes", "Receive buffers beyond the smallest", broker.budget.used_bytes),
+            ("headrace_fetch_sessions", "Fetch sessions", len(broker.sessions)),
+            ("headrace_partitions", "Partitions on this node", len(broker.replicas)),
+            ("headrace_offline_log_dirs", "Log directories that failed", sum(d.failed is not None for d in broker.logs.dirs)),
+        ):
+            gauge = GaugeMetricFamily(name, doc)
+            gauge.add_metric([], value)
+            yield gauge
+        yield from self._topics()
+
+    def _topics(self) -> Iterator[Any]:
+        """Per topic rather than per partition: ten thousand partitions must stay scrapable."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        messages = CounterMetricFamily("headrace_topic_messages_in", "Records appended", labels=["topic"])
+        received = CounterMetricFamily("headrace_topic_bytes_in", "Bytes appended", labels=["topic"])
+        sizes = GaugeMetricFamily("headrace_topic_log_bytes", "Bytes kept on disk", labels=["topic"])
+        for topic, partitions in self._broker.replicas.by_name.items():
+            members = list(partitions.values())
+            messages.add_metric([topic], sum(partition.messages_in for partition in members))
+            received.add_metric([topic], sum(partition.bytes_in for partition in members))
+            sizes.add_metric([topic], sum(partition.log.size for partition in members))
+        yield messages
+        yield received
+        yield sizes

@@ -1,0 +1,261 @@
+"""One partition on this node: its log, its replication state, and the requests that wait for either.
+
+The order of an append is the order of the promises: check, stamp, write, then let the high watermark follow what is
+durable (`durability=fsync`) or written (`durability=replicated`), and only then wake whoever waits for it.
+"""
+
+import errno
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.errors import Err, KafkaError
+from headrace.records.batch import stamp, validate
+from headrace.records.layout import CODEC_MASK, TRANSACTIONAL
+from headrace.records.validation import Rules, prepare
+from headrace.replication.partition import LeaderState
+from headrace.storage.log import Log
+
+if TYPE_CHECKING:
+    from headrace.broker.syncer import Syncer
+
+logger = logging.getLogger("headrace.partition")
+
+NO_TIMESTAMP = -1
+
+
+class AckWaiter(Protocol):
+    """A Produce request that waits for its records to be committed."""
+
+    def committed(self) -> None:
+        """One of its partitions has got there."""
+        ...
+
+
+class FetchWaiter(Protocol):
+    """A Fetch request that waits for records."""
+
+    def advanced(self, partition: "Partition") -> None:
+        """More can be read of `partition`, or it has gone."""
+        ...
+
+    def expire(self) -> None:
+        """Answer with what there is."""
+        ...
+
+
+class Environment:
+    """What all partitions of a broker share."""
+
+    __slots__ = ("dir_failed", "durable_acks", "fetchable", "node_id", "syncer", "validate_records", "wall_ms")
+
+    def __init__(
+        self,
+        node_id: int,
+        wall_ms: Callable[[], int],
+        syncer: "Syncer",
+        durable_acks: bool,
+        validate_records: bool,
+        fetchable: Callable[["Partition"], None],
+        dir_failed: Callable[[Log, OSError], None],
+    ) -> None:
+        self.node_id = node_id
+        self.wall_ms = wall_ms
+        self.syncer = syncer
+        self.durable_acks = durable_acks
+        self.validate_records = validate_records
+        self.fetchable = fetchable
+        self.dir_failed = dir_failed
+
+
+class Partition:
+    """A replica on this node and, while it leads, the rules it leads by."""
+
+    __slots__ = (
+        "_after_max_ms", "_before_max_ms", "_max_message_bytes", "_plain", "ack_waiters", "bytes_in", "environment",
+        "failed", "fetch_waiters", "index", "leader", "leader_epoch", "leader_id", "log", "messages_in", "topic",
+        "topic_id",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, topic_id: bytes, index: int, log: Log, environment: Environment) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.log = log
+        self.environment = environment
+        self.leader: LeaderState | None = None
+        self.leader_id = -1
+        self.leader_epoch = -1
+        self.failed = False
+        self.ack_waiters: deque[tuple[int, AckWaiter]] = deque()  # offsets ascend
+        self.fetch_waiters: set[FetchWaiter] = set()
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.configure()
+
+    def configure(self) -> None:
+        """The log's configuration has changed."""
+        config = self.log.config
+        self._max_message_bytes = config.max_message_bytes
+        self._after_max_ms = config.message_timestamp_after_max_ms
+        self._before_max_ms = config.message_timestamp_before_max_ms
+        # Nothing in the records themselves matters: the header decides and the bytes stay as they are.
+        self._plain = not (
+            config.compact
+            or config.log_append_time
+            or config.compression is not None
+            or self.environment.validate_records
+        )
+        if self.leader is not None:
+            self.leader.min_isr = config.min_insync_replicas
+
+    def become_leader(self, leader_epoch: int, isr: list[int], high_watermark: int) -> None:
+        """Lead from `leader_epoch` on. Everything already in the log belongs to earlier epochs."""
+        log = self.log
+        node_id = self.environment.node_id
+        self.leader_id = node_id
+        self.leader_epoch = leader_epoch
+        log.epochs.assign(leader_epoch, log.end_offset)
+        high_watermark = max(log.log_start_offset, min(high_watermark, log.end_offset))
+        self.leader = LeaderState(
+            node_id, leader_epoch, log.end_offset, high_watermark, isr, log.config.min_insync_replicas
+        )
+        if not self.environment.durable_acks:
+            self._reached(log.end_offset)
+        elif log.durable_end < log.end_offset:
+            self.environment.syncer.dirty(self)
+        else:
+            self._reached(log.durable_end)
+
+    # ---- writing
+
+    def append(
+        self, buf: bytearray, view: memoryview, start: int, end: int, needs_isr: bool
+    ) -> tuple[int, int, int]:
+        """Append a client's batch. Returns (base offset, log append time or -1, end offset); raises KafkaError.
+
+        A batch that was there already is answered as it was the first time, and waits for the same commit.
+        """
+        leader = self.leader
+        if leader is None:
+            raise KafkaError(Err.NOT_LEADER_OR_FOLLOWER)
+        if self.failed:
+            raise KafkaError(Err.KAFKA_STORAGE_ERROR, "the log directory of this partition is offline")
+        if needs_isr:
+            leader.require_min_isr()
+        if end - start > self._max_message_bytes:
+            raise KafkaError(
+                Err.MESSAGE_TOO_LARGE,
+                f"record batch of {end - start} bytes, max.message.bytes is {self._max_message_bytes}",
+            )
+        header = validate(buf, view, start, end)
+        _, _, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, producer_epoch, sequence, _ = header
+        environment = self.environment
+        now_ms = environment.wall_ms()
+        append_time = NO_TIMESTAMP
+        if not self._plain or max_timestamp - now_ms > self._after_max_ms or (
+            now_ms - header[7] > self._before_max_ms and header[7] != NO_TIMESTAMP
+        ):  # fmt: skip
+            buf, view, start, end, max_timestamp, append_time = self._prepare(buf, view, start, end, now_ms)
+        log = self.log
+        producers = log.producers
+        if producer_id >= 0:
+            if attributes & TRANSACTIONAL:
+                raise KafkaError(Err.INVALID_TXN_STATE, "there is no transaction that this batch belongs to")
+            duplicate = producers.check(producer_id, producer_epoch, sequence, last_delta)
+            if duplicate is not None:
+                return duplicate.base_offset, duplicate.timestamp, duplicate.last_offset + 1
+        base_offset = log.end_offset
+        last_offset = base_offset + last_delta
+        stamp(buf, start, base_offset, self.leader_epoch)
+        try:
+            log.append(view[start:end], base_offset, last_offset, self.leader_epoch, max_timestamp, now_ms)
+        except OSError as error:
+            raise self._storage_error(error) from error
+        if producer_id >= 0:
+            producers.record(producer_id, producer_epoch, sequence, base_offset, last_delta, max_timestamp)
+        self.messages_in += last_delta + 1
+        self.bytes_in += end - start
+        if environment.durable_acks:
+            environment.syncer.dirty(self)
+        else:
+            self._reached(last_offset + 1)
+        return base_offset, append_time, last_offset + 1
+
+    def _prepare(
+        self, buf: bytearray, view: memoryview, start: int, end: int, now_ms: int
+    ) -> tuple[bytearray, memoryview, int, int, int, int]:
+        """The slow way: look at every record, and rewrite the batch where the topic's configuration asks for it."""
+        config = self.log.config
+        rules = Rules.of(config)
+        prepared = prepare(view[start:end], rules, now_ms)
+        append_time = now_ms if config.log_append_time else NO_TIMESTAMP
+        if prepared.data is None:
+            return buf, view, start, end, prepared.max_timestamp, append_time
+        data = bytearray(prepared.data)
+        if len(data) > self._max_message_bytes:
+            raise KafkaError(
+                Err.MESSAGE_TOO_LARGE,
+                f"record batch of {len(data)} bytes after recompression, max.message.bytes is {self._max_message_bytes}",
+            )
+        return data, memoryview(data), 0, len(data), prepared.max_timestamp, append_time
+
+    def _storage_error(self, error: OSError) -> KafkaError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            logger.error("%s: no space left; the write was refused whole", self)
+            return KafkaError(Err.KAFKA_STORAGE_ERROR, "no space left on the log directory")
+        self.environment.dir_failed(self.log, error)
+        return KafkaError(Err.KAFKA_STORAGE_ERROR, f"the log directory failed: {error.strerror}")
+
+    # ---- committing
+
+    def durable(self) -> None:
+        """The log's durable end has moved."""
+        self._reached(self.log.durable_end)
+        if self.log.durable_end < self.log.end_offset:
+            self.environment.syncer.dirty(self)
+
+    def _reached(self, end_offset: int) -> None:
+        leader = self.leader
+        if leader is not None and leader.replica_reached(self.environment.node_id, end_offset):
+            self._committed(leader.high_watermark)
+
+    def _committed(self, high_watermark: int) -> None:
+        producers = self.log.producers
+        if producers.first_unstable_offset is not None:
+            producers.committed(high_watermark)
+        waiters = self.ack_waiters
+        while waiters and waiters[0][0] <= high_watermark:
+            waiters.popleft()[1].committed()
+        if self.fetch_waiters:
+            self.environment.fetchable(self)
+
+    @property
+    def high_watermark(self) -> int:
+        return self.leader.high_watermark if self.leader is not None else self.log.log_start_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it no transaction is open."""
+        unstable = self.log.producers.first_unstable_offset
+        high_watermark = self.high_watermark
+        return high_watermark if unstable is None or unstable > high_watermark else unstable
+
+    # ---- leaving
+
+    def stop(self) -> None:
+        """No longer led here, deleted, or its disk has failed: nobody may go on waiting for it."""
+        self.leader = None
+        acks = list(self.ack_waiters)
+        self.ack_waiters.clear()
+        for _, waiter in acks:
+            waiter.committed()
+        for fetch in list(self.fetch_waiters):
+            fetch.advanced(self)
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+
+__all__ = ["CODEC_MASK", "AckWaiter", "Environment", "FetchWaiter", "Partition"]

@@ -1,0 +1,73 @@
+"""Is a range of a file in the page cache? Sending it would otherwise stop the whole loop for a disk read.
+
+Linux 6.5 has cachestat for this; where it is missing, everything but the recent tail counts as cold.
+"""
+
+import ctypes
+import os
+from collections.abc import Iterable
+
+from headrace.storage.log import Slice
+
+CACHESTAT = 451
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+RECENT_BYTES = 8 << 20
+"""What was written last is in memory: it has just been written."""
+READ_BYTES = 1 << 20
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
+
+
+class _Stat(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_uint64) for name in ("cached", "dirty", "writeback", "evicted", "recently_evicted")
+    )
+
+
+class PageCache:
+    """Asks the kernel which pages it holds."""
+
+    def __init__(self) -> None:
+        self._syscall = ctypes.CDLL(None, use_errno=True).syscall
+        self._range = _Range()
+        self._stat = _Stat()
+        self._range_at = ctypes.byref(self._range)
+        self._stat_at = ctypes.byref(self._stat)
+        self.supported = self._works()
+
+    def _works(self) -> bool:
+        fd = os.open("/proc/self/exe", os.O_RDONLY)
+        try:
+            return self._cached_pages(fd, 0, PAGE_BYTES) is not None
+        finally:
+            os.close(fd)
+
+    def _cached_pages(self, fd: int, position: int, length: int) -> int | None:
+        self._range.offset = position
+        self._range.length = length
+        if self._syscall(CACHESTAT, fd, self._range_at, self._stat_at, 0) != 0:
+            return None
+        return int(self._stat.cached)
+
+    def holds(self, piece: Slice, file_bytes: int) -> bool:
+        """Is all of `piece`, of a file of `file_bytes`, in memory?"""
+        if piece.fd < 0 or piece.position >= file_bytes - RECENT_BYTES:
+            return True
+        if not self.supported:
+            return False
+        first = piece.position // PAGE_BYTES
+        pages = (piece.position + piece.length - 1) // PAGE_BYTES - first + 1
+        cached = self._cached_pages(piece.fd, first * PAGE_BYTES, pages * PAGE_BYTES)
+        return cached is not None and cached >= pages
+
+
+def read_ahead(pieces: Iterable[Slice]) -> None:
+    """In a thread: bring slices into the page cache."""
+    for piece in pieces:
+        os.posix_fadvise(piece.fd, piece.position, piece.length, os.POSIX_FADV_WILLNEED)
+    for piece in pieces:
+        at = 0
+        while at < piece.length and piece.read(min(READ_BYTES, piece.length - at), at):
+            at += READ_BYTES

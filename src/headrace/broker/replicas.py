@@ -1,0 +1,191 @@
+"""Which partitions this node holds, kept in step with the metadata image."""
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from headrace.broker.partition import Environment, Partition
+from headrace.config import LogConfig
+from headrace.errors import Err, KafkaError
+from headrace.metadata.delta import Delta, PartitionChange
+from headrace.metadata.image import TOPIC_CONFIG, Image
+from headrace.storage.log import Log
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+logger = logging.getLogger("headrace.replicas")
+
+
+class Replicas:
+    """Partitions by topic name and by topic id: both maps hold the same inner dictionaries."""
+
+    def __init__(self, broker: "Broker", environment: Environment) -> None:
+        self._broker = broker
+        self._environment = environment
+        self.by_name: dict[str, dict[int, Partition]] = {}
+        self.by_id: dict[bytes, dict[int, Partition]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_id.values()))
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in self.by_id.values():
+            yield from partitions.values()
+
+    def find(self, topic: str | bytes, index: int) -> Partition:
+        """The partition led here that a client means, by topic name or id; raises the error the client should see."""
+        partition = self.known(topic, index)
+        if partition is None:
+            raise self._not_here(topic, index)
+        return partition
+
+    def known(self, topic: str | bytes, index: int) -> Partition | None:
+        partitions = self.by_name.get(topic) if isinstance(topic, str) else self.by_id.get(topic)
+        return partitions.get(index) if partitions is not None else None
+
+    def leader(self, topic: str | bytes, index: int, epoch: int = -1) -> Partition:
+        """Like `find`, and led here in the epoch the client knows (-1: it does not say)."""
+        partition = self.find(topic, index)
+        if partition.failed:
+            raise KafkaError(Err.KAFKA_STORAGE_ERROR, "the log directory of this partition is offline")
+        if epoch >= 0 and epoch != partition.leader_epoch:
+            if epoch < partition.leader_epoch:
+                raise KafkaError(Err.FENCED_LEADER_EPOCH)
+            raise KafkaError(Err.UNKNOWN_LEADER_EPOCH)
+        if partition.leader is None:
+            raise KafkaError(Err.NOT_LEADER_OR_FOLLOWER)
+        return partition
+
+    def _not_here(self, topic: str | bytes, index: int) -> KafkaError:
+        image = self._broker.image
+        known = image.topic_named(topic) if isinstance(topic, str) else image.topics.get(topic)
+        if known is None:
+            return KafkaError(Err.UNKNOWN_TOPIC_OR_PARTITION if isinstance(topic, str) else Err.UNKNOWN_TOPIC_ID)
+        if index not in known.partitions:
+            return KafkaError(Err.UNKNOWN_TOPIC_OR_PARTITION)
+        if self._environment.node_id in known.partitions[index].replicas:
+            return KafkaError(Err.KAFKA_STORAGE_ERROR, "the log directory of this partition is offline")
+        return KafkaError(Err.NOT_LEADER_OR_FOLLOWER)
+
+    # ---- following the metadata
+
+    def load(self, image: Image) -> None:
+        """At start: open what this node has, leading nothing yet. Folders that the cluster disowns are set aside."""
+        node_id = self._environment.node_id
+        for topic in image.topics.values():
+            for index, partition in topic.partitions.items():
+                if node_id in partition.replicas:
+                    self._replica(PartitionChange(topic.id, topic.name, index, partition, partition), image)
+        logs = self._broker.logs
+        for log in list(logs.logs.values()):
+            if (log.topic not in self.by_name) or log.partition not in self.by_name[log.topic]:
+                logger.warning("%s is not of this cluster's topics: set aside as %s", log.path, logs.remove(log, "-stray"))
+
+    def lead_all(self, image: Image) -> None:
+        """After registration: lead what the metadata says, including what it has said all along."""
+        node_id = self._environment.node_id
+        for partition in self:
+            known = image.partition(partition.topic_id, partition.index)
+            if known is not None and known.leader == node_id and partition.leader is None and not partition.failed:
+                partition.become_leader(known.leader_epoch, list(known.isr), self._saved_watermark(partition))
+
+    def apply(self, delta: Delta, image: Image) -> None:
+        """Create, change and remove replicas as the delta says."""
+        for topic in delta.topics_deleted.values():
+            self._delete_topic(topic.id, topic.name)
+        for change in delta.partition_changes():
+            if self._environment.node_id in change.new.replicas:
+                self._change(change, image)
+        for kind, name in delta.configs:
+            if kind == TOPIC_CONFIG:
+                self.reconfigure(name, image)
+
+    def log_config(self, topic: str, image: Image) -> LogConfig:
+        return LogConfig.from_topic(image.config(TOPIC_CONFIG, topic), self._broker.config)
+
+    def reconfigure(self, topic: str, image: Image) -> None:
+        """A topic's configuration has changed: it takes effect with the next append."""
+        partitions = self.by_name.get(topic)
+        if partitions:
+            config = self.log_config(topic, image)
+            for partition in partitions.values():
+                partition.log.reconfigure(config)
+                partition.configure()
+
+    def _change(self, change: PartitionChange, image: Image) -> None:
+        partition = self._replica(change, image)
+        new = change.new
+        if partition is None:
+            return
+        if new.leader == self._environment.node_id:
+            if partition.leader is None or partition.leader_epoch != new.leader_epoch:
+                known = partition.high_watermark if partition.leader is not None else self._saved_watermark(partition)
+                partition.become_leader(new.leader_epoch, list(new.isr), known)
+        else:
+            partition.stop()
+            partition.leader_id, partition.leader_epoch = new.leader, new.leader_epoch
+
+    def _replica(self, change: PartitionChange, image: Image) -> Partition | None:
+        """This node's copy of a partition, opened or created; None where its disk is gone."""
+        partitions = self.by_id.get(change.topic_id)
+        if partitions is None:
+            partitions = self.by_id[change.topic_id] = self.by_name[change.topic_name] = {}
+        partition = partitions.get(change.partition)
+        if partition is None:
+            log = self._open(change, image)
+            if log is not None:
+                partition = Partition(change.topic_name, change.topic_id, change.partition, log, self._environment)
+                partitions[change.partition] = partition
+        return partition
+
+    def _open(self, change: PartitionChange, image: Image) -> Log | None:
+        logs = self._broker.logs
+        topic, index = change.topic_name, change.partition
+        log = logs.get(topic, index)
+        if log is not None and log.topic_id is None:
+            logs.adopt_topic_id(log, change.topic_id)
+        elif log is not None and log.topic_id != change.topic_id:
+            # The folder of a topic of the same name that was deleted while this node was away.
+            logger.warning("%s belongs to another topic id: set aside as %s", log.path, logs.remove(log, "-stray"))
+            log = None
+        if log is not None:
+            log.reconfigure(self.log_config(topic, image))
+            return log
+        directory = change.new.directory_of(self._environment.node_id)
+        offline = [log_dir for log_dir in logs.dirs if log_dir.failed is not None]
+        if (topic, index) in logs.offline or any(log_dir.directory_id == directory for log_dir in offline):
+            # Its records are on a disk that is gone: an empty log in its place would look like the truth.
+            logger.error("%s-%d is offline with its log directory", topic, index)
+            return None
+        known = {log_dir.directory_id for log_dir in logs.live_dirs()}
+        try:
+            return logs.create(
+                topic, index, change.topic_id, self._broker.runtime.clock.wall_ms(),
+                directory_id=directory if directory in known else None,
+            )  # fmt: skip
+        except OSError as error:
+            logger.error("cannot create %s-%d: %s", topic, index, error)
+            return None
+
+    def _saved_watermark(self, partition: Partition) -> int:
+        """The high watermark of the last run."""
+        log_dir = self._broker.logs.dir_of(partition.log)
+        return log_dir.high_watermarks.get((partition.topic, partition.index), partition.log.log_start_offset)
+
+    def _delete_topic(self, topic_id: bytes, name: str) -> None:
+        partitions = self.by_id.pop(topic_id, None)
+        if self.by_name.get(name) is partitions:
+            self.by_name.pop(name, None)
+        for partition in (partitions or {}).values():
+            partition.stop()
+            if not partition.failed:
+                folder = self._broker.logs.remove(partition.log)
+                self._broker.maintenance.remove_folder_later(folder, partition.log.config.file_delete_delay_ms)
+
+    def fail(self, path: str) -> None:
+        """A log directory is gone: its partitions stop, the rest goes on."""
+        for partition in self:
+            if partition.log.path.startswith(path + "/"):
+                partition.failed = True
+                partition.stop()

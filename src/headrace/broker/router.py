@@ -1,0 +1,131 @@
+"""From a request's bytes to the handler of its API, and from the handler's answer back to bytes.
+
+Produce and Fetch go straight to their handlers, which read the buffer themselves. Everything else is decoded by the
+compiled tables, handled at once or in a task, and encoded in the version that was asked for.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import isawaitable
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.connection import Answer, Request
+from headrace.errors import Err
+from headrace.protocol import messages as m
+from headrace.protocol.api import API, Api, ApiKey
+from headrace.protocol.primitives import ProtocolError, decode_uvarint
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+logger = logging.getLogger("headrace.router")
+
+HotHandler = Callable[[Request, int], Answer | None]
+"""Reads its request from the buffer at the position given."""
+Handler = Callable[["Broker", Request, Any], Any | Awaitable[Any]]
+"""Takes the decoded message; returns the answer's message, or an awaitable of it."""
+
+_frame_head = Struct(">ii").pack
+
+
+class Router:
+    """The APIs that one listener serves."""
+
+    def __init__(
+        self, broker: "Broker", hot: Mapping[int, HotHandler], handlers: Mapping[int, Handler]
+    ) -> None:
+        self._broker = broker
+        self._hot = dict(hot)
+        self._handlers = dict(handlers)
+        self.apis: dict[int, Api] = {key: API[key] for key in sorted({*hot, *handlers})}
+        self._latency = {key: broker.metrics.request_latency(key) for key in self.apis}
+        self._clock = broker.runtime.perf_counter
+
+    def versions(self, api: Api) -> tuple[int, int]:
+        """The range this listener serves of an API."""
+        return api.min_version, api.latest_stable
+
+    def route(self, request: Request) -> Answer | None:
+        """Handle a request. None: the answer comes later, by `request.complete`."""
+        api_key, version = request.api_key, request.version
+        api = self.apis.get(api_key)
+        if api is None or not api.min_version <= version <= api.latest_stable:
+            return self._unsupported(request)
+        pos = request.pos
+        if request.client_id_length > 0:
+            pos += request.client_id_length
+        if version >= api.flexible_from:
+            pos = _skip_tags(request.buf, pos, request.end)
+        elif pos > request.end:
+            raise ProtocolError("client id longer than its frame")
+        hot = self._hot.get(api_key)
+        answer = hot(request, pos) if hot is not None else self._decoded(api, request, pos)
+        if answer is not None:
+            self._latency[api_key].observe(self._clock() - request.started)
+        return answer
+
+    def _decoded(self, api: Api, request: Request, pos: int) -> Answer | None:
+        # Bytes behind the message are ignored, as Kafka does: librdkafka sends some (Metadata for all topics).
+        message, _ = api.request.decoder(request.version)(request.buf, pos, request.end)
+        result = self._handlers[api.key](self._broker, request, message)
+        if isawaitable(result):
+            self._broker.spawn(self._later(api, request, result))
+            return None
+        return encode_answer(api, request.version, request.correlation_id, result)
+
+    async def _later(self, api: Api, request: Request, result: Awaitable[Any]) -> None:
+        try:
+            answer = encode_answer(api, request.version, request.correlation_id, await result)
+        except Exception:
+            # The client learns by the closed connection; others are not affected.
+            logger.exception("%s from %s failed", api.name, request.connection.peer_host)
+            self._broker.metrics.requests_failed += 1
+            request.connection.transport.abort()
+            return
+        self.parked_done(request)
+        request.complete(answer)
+
+    def parked_done(self, request: Request) -> None:
+        """Count a request that had to wait."""
+        self._latency[request.api_key].observe(self._clock() - request.started)
+
+    def _unsupported(self, request: Request) -> Answer:
+        if request.api_key == ApiKey.API_VERSIONS:
+            # The one request whose version a client may get wrong: it is answered in v0 with what is served.
+            served = m.ApiVersionsResponse(error_code=Err.UNSUPPORTED_VERSION)
+            low, high = self.versions(self.apis[ApiKey.API_VERSIONS])
+            served.api_keys = [
+                m.ApiVersionsResponse.ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=low, max_version=high)
+            ]
+            return encode_answer(API[ApiKey.API_VERSIONS], 0, request.correlation_id, served)
+        api = API.get(request.api_key)
+        name = api.name if api is not None else f"API {request.api_key}"
+        raise ProtocolError(f"{name} v{request.version} is not served here")
+
+
+def encode_answer(api: Api, version: int, correlation_id: int, message: Any) -> bytes:
+    """A whole frame: length, header, body."""
+    chunks: list[Any] = []
+    # ApiVersions keeps the oldest header, so that a client of any age can read what is served.
+    if version >= api.flexible_from and api.key != ApiKey.API_VERSIONS:
+        chunks.append(b"\0")
+    api.response.encoder(version)(message, chunks.append)
+    body = b"".join(chunks)
+    return _frame_head(len(body) + 4, correlation_id) + body
+
+
+def _skip_tags(buf: bytearray, pos: int, end: int) -> int:
+    """Over the tagged fields of a request header; none are defined, so almost always one zero byte."""
+    if pos >= end:
+        raise ProtocolError("request header longer than its frame")
+    if buf[pos] == 0:
+        return pos + 1
+    count, pos = decode_uvarint(buf, pos, end)
+    for _ in range(count):
+        _, pos = decode_uvarint(buf, pos, end)
+        size, pos = decode_uvarint(buf, pos, end)
+        pos += size
+        if pos > end:
+            raise ProtocolError("tagged field longer than its frame")
+    return pos

@@ -1,0 +1,342 @@
+"""A broker: its parts put together, started and stopped in the right order.
+
+Start: lock and open the folders, load the metadata, recover the logs, apply the metadata to them, and only then
+listen. Stop: finish what is in flight, hand over, flush, mark the shutdown as clean.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from headrace.broker.connection import Connection
+from headrace.broker.handlers.fetch import FetchHandler
+from headrace.broker.handlers.produce import ProduceHandler
+from headrace.broker.handlers.registry import HANDLERS
+from headrace.broker.limits import ConnectionLimits, MemoryBudget
+from headrace.broker.maintenance import Maintenance
+from headrace.broker.metrics import Collector, GcWatch, Metrics
+from headrace.broker.node import ClientEndpoint, Node
+from headrace.broker.node import StartupError as StartupError
+from headrace.broker.partition import Environment, Partition
+from headrace.broker.replicas import Replicas
+from headrace.broker.router import Router
+from headrace.broker.runtime import Runtime, SystemRuntime
+from headrace.broker.syncer import Syncer
+from headrace.broker.waiters import TimerWheel
+from headrace.config import BrokerConfig
+from headrace.config.listeners import Listener as Endpoint
+from headrace.metadata.delta import Delta
+from headrace.metadata.image import BROKER_CONFIG, Image
+from headrace.protocol.api import ApiKey
+from headrace.replication.fetch_sessions import SessionCache
+from headrace.storage.log import Log
+from headrace.storage.manager import LogManager
+
+logger = logging.getLogger("headrace.server")
+
+DRAIN_SECONDS = 10.0
+"""How long a stop waits for requests in flight."""
+
+
+class Ready(NamedTuple):
+    """What a user wants to know once clients can connect."""
+
+    address: str
+    data: str
+    node_id: int
+
+
+class Settings(NamedTuple):
+    """Options read on the way of every request, looked up once."""
+
+    request_bytes_max: int
+    fetch_bytes_max: int
+
+
+class Listener:
+    """One address that clients connect to."""
+
+    def __init__(self, broker: "Broker", endpoint: Endpoint, router: Router) -> None:
+        self.broker = broker
+        self.endpoint = endpoint
+        self.router = router
+        self.port = endpoint.port
+        self._server: asyncio.AbstractServer | None = None
+
+    async def bind(self) -> None:
+        """Take the port, so that it is known; nobody is served yet."""
+        host = self.endpoint.host or "::"
+        try:
+            self._server, self.port = await self.broker.runtime.listen(self._accept, host, self.endpoint.port)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise StartupError(
+                f"cannot listen on {self.endpoint.host or '*'}:{self.endpoint.port}: {reason.lower()}; "
+                f"choose another with --port, or port 0 for any free one"
+            ) from error
+
+    async def serve(self) -> None:
+        assert self._server is not None
+        await self._server.start_serving()
+
+    def _accept(self) -> Connection:
+        return Connection(self)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    @property
+    def address(self) -> str:
+        host = self.endpoint.host or "0.0.0.0"
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+
+class Broker:
+    """One node: broker and controller of a cluster of its own."""
+
+    def __init__(self, config: BrokerConfig, runtime: Runtime) -> None:
+        self.config = config
+        self.runtime = runtime
+        self.node_id = config.node_id
+        self.settings = Settings(config["socket.request.max.bytes"], config["fetch.max.bytes"])
+        self.metrics = Metrics()
+        self.budget = MemoryBudget(_memory_budget(config))
+        self.connection_limits = ConnectionLimits(
+            config["max.connections"], config["max.connections.per.ip"], config.max_connections_per_ip_overrides
+        )
+        self.connections: set[Connection] = set()
+        self.wheel = TimerWheel(runtime.loop, runtime.clock)
+        self.sessions = SessionCache(
+            config["max.incremental.fetch.session.cache.slots"], lambda: runtime.random.randrange(1, 1 << 31)
+        )
+        self.syncer = Syncer(runtime, self.metrics.sync_seconds, self.dir_failed)
+        self.environment = Environment(
+            node_id=self.node_id,
+            wall_ms=runtime.clock.wall_ms,
+            syncer=self.syncer,
+            durable_acks=config["durability"] == "fsync",
+            validate_records=config["record.validation"] == "records",
+            fetchable=self._fetchable,
+            dir_failed=self.dir_failed,
+        )
+        self.replicas = Replicas(self, self.environment)
+        self.node = Node(self)
+        self.maintenance = Maintenance(self)
+        self.listeners: list[Listener] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._woken: set[Partition] = set()
+        self._gc_watch = GcWatch(self.metrics, runtime.perf_counter)
+        self._metrics_server: Any = None
+        self.stopping = asyncio.Event()
+        self.failure: BaseException | None = None
+
+    # ---- what handlers ask for
+
+    @property
+    def image(self) -> Image:
+        """The committed metadata."""
+        return self.node.image
+
+    @property
+    def logs(self) -> LogManager:
+        return self.node.logs
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Run a task that belongs to the broker. What it does not handle stops the broker, loudly."""
+        task = self.runtime.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.critical("an internal task failed; stopping", exc_info=error)
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more can be promised: stop, and do not call the end clean."""
+        self.failure = self.failure or error
+        self.stopping.set()
+
+    def nodes(self, connection: Connection) -> list[ClientEndpoint]:
+        """The live brokers, with the addresses that the client behind `connection` should use."""
+        return self.node.client_endpoints(connection)
+
+    # ---- life
+
+    async def start(self) -> None:
+        _raise_descriptor_limit()
+        await self.node.open()
+        router = Router(
+            self,
+            {ApiKey.PRODUCE: ProduceHandler(self), ApiKey.FETCH: FetchHandler(self)},
+            HANDLERS,
+        )
+        self.listeners = [Listener(self, endpoint, router) for endpoint in self.config.broker_listeners]
+        for listener in self.listeners:
+            await listener.bind()
+        await self.node.register()
+        self.maintenance.start()
+        self._start_metrics()
+        # Everything alive now stays alive: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        self._gc_watch.start()
+        for listener in self.listeners:
+            await listener.serve()
+
+    def ready(self) -> Ready:
+        return Ready(
+            ", ".join(listener.address for listener in self.listeners), ", ".join(self.config.log_dirs), self.node_id
+        )
+
+    async def stop(self) -> None:
+        """Finish, flush and close. Safe to call after a failed start."""
+        for listener in self.listeners:
+            await listener.stop()
+        for connection in list(self.connections):
+            connection.finish()
+        await self._drain()
+        self.maintenance.stop()
+        self._gc_watch.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._metrics_server is not None:
+            self._metrics_server.shutdown()
+        await self.node.close()
+        for connection in list(self.connections):
+            connection.transport.abort()
+        self.wheel.close()
+
+    async def _drain(self) -> None:
+        """Give waiting requests a moment; long polls need not run out."""
+        for partition in self.replicas:
+            for waiter in list(partition.fetch_waiters):
+                waiter.expire()
+        deadline = self.runtime.clock.monotonic_ms() + DRAIN_SECONDS * 1000
+        while self.connections and self.runtime.clock.monotonic_ms() < deadline:
+            if all(not c.waiting and not c.outbox.blocked for c in self.connections):
+                break
+            await asyncio.sleep(0.005)
+
+    # ---- what happens to partitions
+
+    def metadata_loaded(self, image: Image) -> None:
+        """At start: what the last run knew. Nothing is led before this broker has registered."""
+        if image.config(BROKER_CONFIG, "") or image.config(BROKER_CONFIG, str(self.node_id)):
+            self._reconfigure(image)
+        self.replicas.load(image)
+
+    def metadata_changed(self, delta: Delta, image: Image) -> None:
+        """Called in commit order, after the image has changed."""
+        if any(kind == BROKER_CONFIG for kind, _ in delta.configs):
+            self._reconfigure(image)
+        self.replicas.apply(delta, image)
+
+    def _reconfigure(self, image: Image) -> None:
+        self.config = self.config.with_dynamic(
+            image.config(BROKER_CONFIG, ""), image.config(BROKER_CONFIG, str(self.node_id))
+        )
+        for name, reason in self.config.ignored.items():
+            logger.warning("dynamic option %s is ignored: %s", name, reason)
+        self.settings = Settings(self.config["socket.request.max.bytes"], self.config["fetch.max.bytes"])
+        self.connection_limits.total = self.config["max.connections"]
+        self.connection_limits.per_address = self.config["max.connections.per.ip"]
+        self.connection_limits.overrides = self.config.max_connections_per_ip_overrides
+        for topic in list(self.replicas.by_name):
+            self.replicas.reconfigure(topic, image)
+
+    def _fetchable(self, partition: Partition) -> None:
+        """Readers of `partition` can go on; together with all others of this turn of the loop."""
+        if not self._woken:
+            self.runtime.loop.call_soon(self._wake)
+        self._woken.add(partition)
+
+    def _wake(self) -> None:
+        woken, self._woken = self._woken, set()
+        for partition in woken:
+            for waiter in list(partition.fetch_waiters):
+                waiter.advanced(partition)
+
+    def dir_failed(self, log: Log, error: OSError) -> None:
+        """A write or fsync failed: the directory is offline until a restart, the others serve on."""
+        self.node.dir_failed(log, error)
+
+    # ---- metrics
+
+    def _start_metrics(self) -> None:
+        port = self.config["metrics.port"]
+        if port is None or port < 0:
+            return
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        registry = CollectorRegistry()
+        registry.register(Collector(self))
+        host = "127.0.0.1"
+        try:
+            self._metrics_server, _ = start_http_server(port, host, registry)
+        except OSError as error:
+            raise StartupError(f"cannot serve metrics on {host}:{port}: {error.strerror}") from error
+        logger.info("metrics on http://%s:%d/metrics", host, self._metrics_server.server_port)
+
+
+async def serve(config: BrokerConfig, runtime: Runtime, ready: Callable[[Broker], None]) -> None:
+    """Run a broker until it is told to stop. Raises StartupError, or what stopped it."""
+    broker = Broker(config, runtime)
+    loop = runtime.loop
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop_or_die, broker)
+    try:
+        await broker.start()
+        ready(broker)
+        await broker.stopping.wait()
+    finally:
+        await broker.stop()
+    if broker.failure is not None:
+        raise broker.failure
+
+
+def _stop_or_die(broker: Broker) -> None:
+    """The first signal stops in order; the second is for those who cannot wait."""
+    if broker.stopping.is_set():
+        os._exit(130)
+    broker.stopping.set()
+
+
+def run(config: BrokerConfig, on_ready: Callable[[Ready], None]) -> None:
+    """Run a broker in this process until SIGTERM or SIGINT. `on_ready` is called once clients are served."""
+    import uvloop
+
+    async def main() -> None:
+        runtime = SystemRuntime(asyncio.get_running_loop())
+        try:
+            await serve(config, runtime, lambda broker: on_ready(broker.ready()))
+        finally:
+            runtime.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def _memory_budget(config: BrokerConfig) -> int:
+    """Receive buffers of all connections together: what is configured, or an eighth of the machine's memory."""
+    configured: int = config["queued.max.request.bytes"]
+    if configured > 0:
+        return configured
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(256 << 20, int(total) // 8)
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

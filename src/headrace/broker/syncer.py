@@ -1,0 +1,94 @@
+"""Group commit: turns written records into durable ones, many at a time.
+
+On the loop, in one step, each dirty log's end and files are noted; a thread syncs them; only the callback, back on
+the loop, moves the durable end. What was written in between belongs to the next round, never to this one.
+"""
+
+from asyncio import Future
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+from headrace.broker.metrics import Latency
+from headrace.broker.runtime import Runtime
+from headrace.storage.durability import SyncPlan
+from headrace.storage.log import Log
+
+PARALLEL_SYNCS = 4
+"""Threads that sync at once. Concurrent fdatasyncs share one journal commit of the file system."""
+
+
+class Syncable(Protocol):
+    """A partition, as far as syncing goes."""
+
+    log: Log
+
+    def durable(self) -> None:
+        """Its log's durable end has moved."""
+        ...
+
+
+class Syncer:
+    """Syncs what `dirty` names as soon as a thread is free; a log is never synced twice at the same time."""
+
+    def __init__(self, runtime: Runtime, latency: Latency, on_failure: Callable[[Log, OSError], None]) -> None:
+        self._runtime = runtime
+        self.latency = latency
+        self._on_failure = on_failure
+        self._dirty: dict[Syncable, None] = {}
+        self._in_flight: set[Syncable] = set()
+        self._running = 0
+        self._scheduled = False
+
+    def dirty(self, partition: Syncable) -> None:
+        """`partition` has records that are not durable yet."""
+        self._dirty[partition] = None
+        if not self._scheduled and self._running < PARALLEL_SYNCS:
+            # Not at once: whatever else arrives in this turn of the loop shares the sync.
+            self._scheduled = True
+            self._runtime.loop.call_soon(self._start)
+
+    @property
+    def idle(self) -> bool:
+        return not self._dirty and not self._running
+
+    def _start(self) -> None:
+        self._scheduled = False
+        ready = [partition for partition in self._dirty if partition not in self._in_flight]
+        jobs = min(PARALLEL_SYNCS - self._running, len(ready))
+        for job in range(jobs):
+            work: list[tuple[Syncable, SyncPlan]] = []
+            for partition in ready[job::jobs]:
+                del self._dirty[partition]
+                if partition.log.failed is None and (plan := partition.log.sync_plan()) is not None:
+                    self._in_flight.add(partition)
+                    work.append((partition, plan))
+            if work:
+                self._running += 1
+                started = self._runtime.perf_counter()
+                future = self._runtime.run_sync(partial(_run, [plan for _, plan in work]))
+                future.add_done_callback(partial(self._done, work, started))
+
+    def _done(self, work: list[tuple[Syncable, SyncPlan]], started: float, _: "Future[None]") -> None:
+        self._running -= 1
+        self.latency.observe(self._runtime.perf_counter() - started)
+        for partition, plan in work:
+            self._in_flight.discard(partition)
+            try:
+                partition.log.mark_durable(plan)
+            except OSError as failure:
+                # The kernel has dropped the dirty pages: a second fsync would succeed and mean nothing.
+                self._dirty.pop(partition, None)
+                self._on_failure(partition.log, failure)
+                continue
+            partition.durable()
+        if self._dirty and not self._scheduled:
+            self._start()
+
+
+def _run(plans: list[SyncPlan]) -> None:
+    """In a thread. What fails is noted in its plan; the others still count."""
+    for plan in plans:
+        with suppress(OSError):
+            plan.run()

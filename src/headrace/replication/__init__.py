@@ -1,0 +1,1 @@
+"""One partition's rules, without I/O: watermarks, in-sync replicas, producer sequences, fetch sessions."""
