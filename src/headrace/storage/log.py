@@ -1,62 +1,37 @@
-"""One partition's log: append, read, truncate, and what of it is durable.
+"""One partition's log: append, truncate, and what of it is durable. `reader` has the other half.
 
 All calls are made on the loop. `append` and `read` are the hot path: they touch the disk once or not at all.
-`recovery` builds a Log from a folder; `lookup` finds timestamps; `durability` syncs.
+`recovery` builds a Log from a folder; `durability` syncs.
 """
 
 import os.path
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.records.layout import BatchHeader, iter_headers
 from headrace.replication.producers import AbortedTransaction, ProducerStates
 from headrace.storage import epochs as epoch_file
-from headrace.storage import lookup
 from headrace.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from headrace.storage.durability import SegmentSync, SyncPlan
 from headrace.storage.epochs import EpochCache
 from headrace.storage.files import Buffer, Disk, File, start_writeback
-from headrace.storage.indexes import CorruptIndex
-from headrace.storage.lookup import TimedOffset
-from headrace.storage.pool import FilePool, Handle
-from headrace.storage.recovery import RecoveryReport, load_folder
-from headrace.storage.retention import DELETED_SUFFIX, SegmentFacts, expired_segments
-from headrace.storage.segment import CorruptSegment, Segment
+from headrace.storage.pool import FilePool
+from headrace.storage.reader import LogReader, Slice
+from headrace.storage.recovery import (
+    CORRUPT_SUFFIX,
+    CUT_SUFFIX,
+    RecoveryReport,
+    load_folder,
+)
+from headrace.storage.retention import DELETED_SUFFIX, expired_segments
+from headrace.storage.segment import Segment
 from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS, Snapshots, replay
 
+__all__ = ["Log", "Slice"]
 
-class Slice:
-    """Bytes of a log file for one reader. Holds its file open until released."""
-
-    __slots__ = ("_handle", "file", "length", "position")
-
-    def __init__(self, handle: Handle, file: File, position: int, length: int) -> None:
-        self._handle: Handle | None = handle
-        self.file = file
-        self.position = position
-        self.length = length
-
-    @property
-    def fd(self) -> int:
-        return self.file.fd
-
-    def __len__(self) -> int:
-        return self.length
-
-    def read(self, length: int | None = None, at: int = 0) -> bytes:
-        """Bytes from `at` within the slice."""
-        left = self.length - at
-        return self.file.read(left if length is None or length > left else length, self.position + at)
-
-    def release(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            handle.unpin()
-
-
-class Log:
+class Log(LogReader):
     """See the module. `end_offset` and `durable_end` are exclusive."""
 
     def __init__(
@@ -76,6 +51,7 @@ class Log:
         snapshots: Snapshots,
         recovery: RecoveryReport,
     ) -> None:
+        super().__init__(segments, log_start_offset, end_offset, snapshots, recovery)
         name = os.path.basename(path)
         topic, _, partition = name.rpartition("-")
         self.topic = topic
@@ -85,29 +61,17 @@ class Log:
         self.config = config
         self.pool = pool
         self.disk = pool.disk
-        self.segments = segments
-        self.active = segments[-1]
-        self.log_start_offset = log_start_offset
-        self.end_offset = end_offset
         self.durable_end = durable_end
         """Below it every byte survives a power cut: synced, and reachable through synced directory entries."""
         self.recovery_point = recovery_point
         """Segments below it are whole on disk with their indexes; recovery starts here."""
         self.epochs = epochs
         self.producers = producers
-        self.snapshots = snapshots
-        self.recovery = recovery
-        self.holes = recovery.holes
-        self.failed: OSError | None = None
-        self._bases = [segment.base_offset for segment in segments]
         self._generation = 0
         self._opened_clean_at = end_offset if recovery.clean else -1
         """Where the log ended when it was opened with all its files in order: nothing to write if it still does."""
         self._dirty_folders: set[str] = set()
         self._dirty_files: set[str] = set()
-        self._bound_offset = -1
-        self._bound_position = -1
-        self._bound_segment: Segment | None = None
 
     @classmethod
     def open(
@@ -327,124 +291,6 @@ class Log:
             self._dirty_files.add(path)
             self._dirty_folders.add(self.path)
 
-    # -- reading
-
-    def read(self, offset: int, max_bytes: int, end_offset: int, min_one: bool = True) -> Slice | None:
-        """Bytes from the batch that holds `offset`, none of a batch that reaches `end_offset` (HW or LSO).
-
-        None when there is nothing yet. The last batch may be cut by `max_bytes`, but with `min_one` never the first.
-        """
-        if offset >= end_offset or offset < self.log_start_offset:
-            if offset < self.log_start_offset or offset > self.end_offset:
-                raise KafkaError(
-                    Err.OFFSET_OUT_OF_RANGE,
-                    f"offset {offset} of {self.topic}-{self.partition} is outside "
-                    f"{self.log_start_offset} to {self.end_offset}",
-                )
-            return None
-        segment = self.active
-        if offset >= segment.tail_from:
-            # The tail, which most readers are at: found without the disk, and without an index.
-            last_offsets = segment.tail_last_offsets
-            slot = bisect_left(last_offsets, offset)
-            if slot == len(last_offsets):
-                return None
-            positions = segment.tail_positions
-            position = positions[slot]
-            slot += 1
-            batch_end = positions[slot] if slot < len(positions) else segment.size
-            if end_offset == self.end_offset:
-                limit = segment.size
-            else:
-                limit = self._limit(segment, len(self._bases), end_offset)
-        else:
-            found = self._find(offset, end_offset)
-            if found is None:
-                return None
-            segment, position, batch_end, limit = found
-        length = limit - position
-        if length <= 0:
-            return None
-        if length > max_bytes:
-            length = max_bytes
-            if length < batch_end - position:
-                if not min_one:
-                    return None
-                length = batch_end - position
-        handle = segment.handle
-        file = handle.file
-        if file is None:
-            file = handle.open()
-        handle.used = True
-        handle.pins += 1
-        return Slice(handle, file, position, length)
-
-    def _find(self, offset: int, end_offset: int) -> tuple[Segment, int, int, int] | None:
-        """(segment, batch position, batch end, limit) of the first batch that reaches `offset`."""
-        bases = self._bases
-        # A start that lies below the first segment: what was between is compacted away, or set aside.
-        at = bisect_right(bases, offset) or 1
-        try:
-            while True:
-                segment = self.segments[at - 1]
-                if self.holes:
-                    self._check_holes(offset, segment.base_offset)
-                place = segment.find(offset)
-                if place is not None:
-                    limit = self._limit(segment, at, end_offset)
-                    return segment, place.position, place.position + place.size, limit
-                if at == len(bases):
-                    return None
-                at += 1  # the rest of this segment was compacted away
-        except CorruptSegment as error:
-            raise KafkaError(Err.KAFKA_STORAGE_ERROR, str(error)) from error
-
-    def _check_holes(self, offset: int, base_offset: int) -> None:
-        """Refuse to step over a segment that was set aside: skipping records in silence would be losing them."""
-        for hole in self.holes:
-            in_hole = hole.start_offset <= offset < hole.end_offset
-            if in_hole or offset < hole.start_offset < base_offset:
-                raise KafkaError(
-                    Err.KAFKA_STORAGE_ERROR,
-                    f"offsets {hole.start_offset} to {hole.end_offset} of {self.topic}-{self.partition} "
-                    f"were damaged and are set aside in {hole.path}",
-                )
-
-    def _limit(self, segment: Segment, at: int, end_offset: int) -> int:
-        """Where in a segment the bytes below `end_offset` end. Remembered, since many readers share one bound."""
-        bases = self._bases
-        if end_offset >= self.end_offset or (at < len(bases) and bases[at] <= end_offset):
-            return segment.size
-        if end_offset == self._bound_offset and segment is self._bound_segment:
-            return self._bound_position
-        limit = segment.position_of(end_offset)
-        self._bound_offset = end_offset
-        self._bound_segment = segment
-        self._bound_position = limit
-        return limit
-
-    def bytes_after(self, offset: int, end_offset: int) -> int:
-        """About how many bytes a reader at `offset` could get: for min_bytes, so no disk is touched for it."""
-        if offset >= end_offset:
-            return 0
-        active = self.active
-        if offset >= active.tail_from:
-            place = active.find(offset)
-            if place is None:
-                return 0
-            limit = active.size if end_offset >= self.end_offset else active.position_of(end_offset)
-            return max(0, limit - place.position)
-        total = 0
-        for at in range(max(1, bisect_right(self._bases, offset)), len(self._bases) + 1):
-            segment = self.segments[at - 1]
-            first = segment.base_offset
-            last = self._bases[at] if at < len(self._bases) else self.end_offset
-            if first >= end_offset:
-                break
-            span = min(last, end_offset) - max(first, offset)
-            total += segment.size * span // max(1, last - first)
-        return max(1, total)
-
     # -- durability
 
     def sync_plan(self) -> SyncPlan | None:
@@ -516,46 +362,6 @@ class Log:
             start_writeback(active.handle.file, from_size, active.size - from_size)
         return active.size
 
-    # -- looking up
-
-    def offset_for_timestamp(self, timestamp: int, end_offset: int) -> TimedOffset | None:
-        """The first record whose timestamp is at least this, if it lies below `end_offset` (HW or LSO)."""
-        found = lookup.first_at_or_after(self.segments, timestamp, self.log_start_offset)
-        return found if found is not None and found.offset < end_offset else None
-
-    def max_timestamp_offset(self) -> TimedOffset | None:
-        """The first record with the largest timestamp of the log."""
-        return lookup.with_max_timestamp(self.segments)
-
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of each aborted transaction with records in the range."""
-        found = []
-        for at in range(bisect_right(self._bases, start_offset) or 1, len(self._bases) + 1):
-            for entry in self._aborted_of(self.segments[at - 1]):
-                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
-                    found.append((entry.producer_id, entry.first_offset))
-                if entry.last_stable_offset >= end_offset:
-                    # All that ends later also began after the range.
-                    return found
-        return found
-
-    def _aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
-        try:
-            return segment.aborted
-        except CorruptIndex:
-            states = ProducerStates()
-            loaded = self.snapshots.load(states, segment.base_offset, 0)
-            at = self.segments.index(segment) + 1
-            end_offset = self._bases[at] if at < len(self._bases) else self.end_offset
-            found = replay(states, self.segments, max(self.log_start_offset, loaded or 0), end_offset)
-            segment.replace_aborted([entry for where, entry in found if where is segment])
-            return segment.aborted
-
-    @property
-    def size(self) -> int:
-        """Bytes in log files."""
-        return sum(segment.size for segment in self.segments)
-
     # -- shrinking
 
     def truncate_to(self, offset: int) -> None:
@@ -577,7 +383,7 @@ class Log:
         offset = active.truncate(offset)
         active.configure(self.config)
         self._shrunk(active, offset)
-        self.holes[:] = [hole for hole in self.holes if hole.start_offset < offset]
+        self._forget_holes(offset)
 
     def truncate_fully(self, new_start: int) -> None:
         """Drop everything and go on at `new_start`: nothing here was of use to anybody."""
@@ -587,9 +393,15 @@ class Log:
         self.segments.append(active)
         self._bases.append(new_start)
         self.epochs.clear()
-        self.holes.clear()
+        self._forget_holes(0)
         self.log_start_offset = new_start
         self._shrunk(active, new_start)
+
+    def _forget_holes(self, end_offset: int) -> None:
+        """Offsets from here on will be written anew: what was set aside there is no longer part of the log."""
+        for hole in [hole for hole in self.holes if hole.end_offset > end_offset]:
+            self.disk.rename(hole.path, hole.path.removesuffix(CORRUPT_SUFFIX) + CUT_SUFFIX)
+            self.holes.remove(hole)
 
     def _shrinking(self) -> None:
         if self.failed is not None:
@@ -622,17 +434,6 @@ class Log:
         self.producers.advance_log_start(offset)
         self.holes[:] = [hole for hole in self.holes if hole.end_offset > offset]
         return True
-
-    def facts(self) -> list[SegmentFacts]:
-        """Every segment as retention sees it."""
-        ends = [*self._bases[1:], self.end_offset]
-        found = []
-        for segment, end_offset in zip(self.segments, ends):
-            timestamp = segment.max_timestamp
-            if timestamp < 0:
-                timestamp = self.disk.modified_ms(segment.handle.path)
-            found.append(SegmentFacts(segment.base_offset, end_offset, segment.size, timestamp))
-        return found
 
     def delete_segments(self, count: int, now_ms: int) -> list[str]:
         """Take the oldest segments out of the log; returns renamed files to remove after `file.delete.delay.ms`."""
@@ -669,6 +470,20 @@ class Log:
             now_ms=now_ms,
         )
         return (self.delete_segments(expired.segments, now_ms), expired.reason) if expired.segments else ([], "")
+
+    def replace_segments(self, old: Sequence[Segment], base_offset: int, size: int) -> None:
+        """Read a compacted segment, already under its name on disk, in the place of those it was made from."""
+        at = self.segments.index(old[0])
+        assert self.segments[at : at + len(old)] == list(old) and self.active not in old
+        segment = Segment(self.pool, self.path, base_offset, size, old[-1].created_ms)
+        segment.index_interval_bytes = self.config.index_interval_bytes
+        segment.synced = True
+        segment.synced_size = size
+        self.segments[at : at + len(old)] = [segment]
+        self._bases[at : at + len(old)] = [base_offset]
+        self._bound_segment = None
+        for gone in old:
+            gone.close()
 
     def _drop_segments(self, segments: Iterable[Segment]) -> None:
         """Take segments out of the log and remove their files at once."""

@@ -128,20 +128,6 @@ class LogManager:
     # -- identity
 
     def lock(self) -> None:
-        """Make sure that no other broker uses a dir. A dir whose disk fails is set aside."""
-        for log_dir in self.dirs:
-            if log_dir.lock is not None:
-                continue
-            try:
-                self.disk.make_dirs(log_dir.path)
-                log_dir.lock = self.disk.lock(f"{log_dir.path}/{LOCK}")
-            except OSError as error:
-                self.fail_dir(log_dir, error)
-                continue
-            if log_dir.lock is None:
-                raise LogDirError(f"{log_dir.path} is in use by another broker: stop it or choose another log.dirs")
-
-    def lock(self) -> None:
         """Keep other brokers out of every dir. A dir whose disk fails is set aside; without any, LogDirError."""
         for log_dir in self.live_dirs():
             if log_dir.lock is not None:

@@ -25,8 +25,12 @@ from headrace.storage.files import Disk
 from headrace.storage.pool import FilePool
 from headrace.storage.segment import WALK_BYTES, CorruptSegment, Segment, file_name
 from headrace.storage.snapshots import Snapshots, replay
+from headrace.storage.swap import finish_swaps
 
 CORRUPT_SUFFIX = ".corrupt"
+"""A segment with damage that its log leaves a hole for."""
+CUT_SUFFIX = ".cut"
+"""Bytes behind the place where a log was cut: no longer part of it, kept for a person to look at."""
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 OFFSET_DIGITS = 20
 
@@ -95,6 +99,8 @@ def load_folder(
     epochs = _load_epochs(disk, path, report)
     topic_id = _load_topic_id(disk, path, report)
     segments = _load_segments(pool, path, names, now_ms, report)
+    for segment in segments:
+        segment.index_interval_bytes = config.index_interval_bytes
     report.holes = _known_holes(path, names, segments)
     snapshots = Snapshots(disk, path, names, producer_expiration_ms)
     if clean and not _ends_whole(segments, report):
@@ -110,6 +116,7 @@ def load_folder(
     end_offset = _end_offset(segments[-1])
     first = min([segments[0].base_offset, *(hole.start_offset for hole in report.holes)])
     log_start = max(log_start, first)
+    report.holes = [hole for hole in report.holes if hole.end_offset > log_start]
     if log_start > end_offset:
         # Records below the start were deleted on purpose, and the rest never reached the disk.
         report.say(f"ends at {end_offset}, below its start {log_start}: starts empty at {log_start}")
@@ -164,8 +171,6 @@ def finish_interrupted(disk: Disk, path: str, report: RecoveryReport) -> None:
         if name.endswith(".deleted") and not name.endswith(".checkpoint.deleted"):
             disk.remove(f"{path}/{name}")
     if any(name.endswith((".cleaned", ".swap")) for name in names):
-        from headrace.storage.compaction import finish_swaps
-
         finish_swaps(disk, path)
         report.say("finished an interrupted compaction")
 
@@ -321,6 +326,7 @@ class _Recovery:
         self.producers = producers
         self.snapshots = snapshots
         self.next_offset = 0
+        self.recovery_point = 0
 
     def run(self, recovery_point: int, log_start: int, now_ms: int) -> None:
         segments = self.segments
@@ -336,24 +342,42 @@ class _Recovery:
             replay(self.producers, segments[:first], max(log_start, loaded or 0), base)
         except CorruptSegment as damage:
             self.report.say(f"producers could not be read again: {damage}")
+        self.recovery_point = recovery_point
         for segment in segments[first:]:
             if segment not in segments:
                 continue  # set aside together with an earlier one
-            if segment.base_offset < self.next_offset:
-                # A truncation that the power cut undid in part. What was written after it wins.
-                self._set_aside(segment, f"overlaps with the segment before it, which ends at {self.next_offset}")
+            reason = self._misplaced(segment)
+            if reason is not None:
+                self._cut_off(segment, reason)
                 continue
             try:
                 self._check(segment)
             except CorruptSegment as damage:
                 self._handle_damage(segment, damage)
 
+    def _misplaced(self, segment: Segment) -> str | None:
+        """Whether a power cut lost what came between the segment before and this one, and why it looks so."""
+        if segment.base_offset < self.next_offset:
+            # A truncation that was undone in part. What was written after it wins.
+            return f"overlaps with the segment before it, which ends at {self.next_offset}"
+        if (
+            0 < self.next_offset < segment.base_offset
+            and not self.config.compact
+            and not self._later(segment)
+            and self.next_offset >= self.recovery_point
+        ):
+            return f"the segment before it ends at {self.next_offset}: its end did not reach the disk"
+        return None
+
+    def _later(self, segment: Segment) -> list[Segment]:
+        at = self.segments.index(segment) + 1
+        return [other for other in self.segments[at:] if other.size]
+
     def _check(self, segment: Segment) -> None:
         """Validate a segment and build its indexes as if its batches were appended now."""
         size = segment.size
         segment.reset_indexes()
         segment.replace_aborted([])
-        segment.index_interval_bytes = self.config.index_interval_bytes
         self.report.segments_checked += 1
         self.snapshots.write(self.producers, segment.base_offset)
         try:
@@ -371,12 +395,14 @@ class _Recovery:
         segment.write_indexes()
 
     def _handle_damage(self, segment: Segment, damage: CorruptSegment) -> None:
-        later = self.segments[self.segments.index(segment) + 1 :]
-        if any(_has_valid_batch(other) for other in later):
+        """A torn tail ends the log here; anything else is set aside and leaves a hole. See decision 0002."""
+        later = self._later(segment)
+        was_synced = self.next_offset < self.recovery_point
+        if len(later) > 1 or (later and was_synced):
             self._quarantine(segment, damage)
             return
-        for other in later:
-            self._set_aside(other, f"follows damage in {os.path.basename(damage.path)}")
+        for other in self.segments[self.segments.index(segment) + 1 :]:
+            self._cut_off(other, f"{os.path.basename(damage.path)} before it is torn")
         self._truncate(segment, damage)
 
     def _truncate(self, segment: Segment, damage: CorruptSegment) -> None:
@@ -384,7 +410,7 @@ class _Recovery:
         cut = segment.size - damage.position
         if _valid_batch_after(segment, damage.position):
             # Not a torn write: whole batches lie behind the bad one. Their bytes are kept for a person to look at.
-            copy = f"{segment.handle.path}.{damage.position}{CORRUPT_SUFFIX}"
+            copy = f"{segment.handle.path}.{damage.position}{CUT_SUFFIX}"
             self._copy_tail(segment, damage.position, copy)
             self.report.say(f"kept the {cut} bytes cut off as {os.path.basename(copy)}")
         segment.handle.open().truncate(damage.position)
@@ -398,14 +424,18 @@ class _Recovery:
 
     def _quarantine(self, segment: Segment, damage: CorruptSegment) -> None:
         following = self.segments[self.segments.index(segment) + 1].base_offset
-        path = self._set_aside(segment, f"{damage.reason} at byte {damage.position}")
+        path = self._set_aside(segment, CORRUPT_SUFFIX, f"{damage.reason} at byte {damage.position}")
         self.report.holes.append(Hole(segment.base_offset, following, path))
         self.next_offset = max(self.next_offset, following)
 
-    def _set_aside(self, segment: Segment, reason: str) -> str:
+    def _cut_off(self, segment: Segment, reason: str) -> None:
+        self.report.bytes_truncated += segment.size
+        self._set_aside(segment, CUT_SUFFIX, reason)
+
+    def _set_aside(self, segment: Segment, suffix: str, reason: str) -> str:
         self.segments.remove(segment)
         segment.close()
-        path = set_segment_aside(self.disk, segment)
+        path = set_segment_aside(self.disk, segment, suffix)
         self.report.say(f"set {file_name(segment.base_offset, '.log')} aside as {os.path.basename(path)}: {reason}")
         return path
 
@@ -424,25 +454,16 @@ class _Recovery:
         self.disk.sync_dir(self.path)
 
 
-def set_segment_aside(disk: Disk, segment: Segment) -> str:
+def set_segment_aside(disk: Disk, segment: Segment, suffix: str) -> str:
     """Rename a segment's log so that nothing serves or deletes it; its indexes can be derived again."""
     source = segment.path(".log")
-    target = source + CORRUPT_SUFFIX
+    target = source + suffix
     for suffix in INDEX_SUFFIXES:
         if disk.exists(segment.path(suffix)):
             disk.remove(segment.path(suffix))
     disk.rename(source, target)
     disk.sync_dir(segment.folder)
     return target
-
-
-def _has_valid_batch(segment: Segment) -> bool:
-    try:
-        for _ in checked_batches(segment, segment.base_offset):
-            return True
-    except CorruptSegment:
-        pass
-    return False
 
 
 def _valid_batch_after(segment: Segment, position: int) -> bool:

@@ -53,7 +53,7 @@ def test_opening_after_a_clean_stop_writes_nothing(disk: MemoryDisk) -> None:
 
 @pytest.mark.parametrize("filler", ["cut", "zeros", "noise"])
 def test_a_batch_torn_at_every_byte_is_cut_off(disk: MemoryDisk, filler: str) -> None:
-    log, written = grown(disk, 5, LogConfig(), close=False)
+    _, written = grown(disk, 5, LogConfig(), close=False)
     whole = disk.read_bytes(LOG0)
     last = len(written[-1])
     start = len(whole) - last
@@ -87,7 +87,7 @@ def test_every_flipped_bit_of_a_batch_is_noticed(disk: MemoryDisk) -> None:
         if within >= 16:
             assert read_all(again) == written[:2], within
             # What followed the damage was whole: it is kept for a person to look at.
-            assert any(name.endswith(".corrupt") for name in twin.list(FOLDER)), within
+            assert any(name.endswith(".cut") for name in twin.list(FOLDER)), within
         else:
             assert read_all(again)[:2] == written[:2]
 
