@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.dump.decode import BY_TOPIC, Decode, Describe, describer
 from headrace.cli.dump.kinds import Kind, kind_of, partition_of
-from headrace.cli.dump.report import Report
+from headrace.cli.dump.report import Report, counted
 from headrace.cli.dump.segments import VALUE_BYTES_SHOWN, dump_segment
 from headrace.cli.dump.sidecars import dump_sidecar
 from headrace.cli.dump.verify import verify_indexes
@@ -45,7 +45,7 @@ def dump(
             _dump_file(file, report, records, index or is_alone, decode, verify, value_bytes)
     if report.damaged:
         sys.stdout.flush()
-        print(f"headrace: {len(report.damaged)} damaged place{'s' if len(report.damaged) > 1 else ''}:", file=sys.stderr)
+        print(f"headrace: {counted(len(report.damaged), 'damaged place')}:", file=sys.stderr)
         for place in report.damaged:
             print(f"  {place}", file=sys.stderr)
         raise typer.Exit(1)
@@ -71,7 +71,7 @@ def _dump_file(
     kind = kind_of(path)
     if kind is None:
         raise ClientError(f"{path} is none of the files that a broker keeps")
-    report.title(f"{path}  ({kind.value})")
+    report.title(path, kind.value)
     try:
         if kind in (Kind.LOG, Kind.METADATA_SNAPSHOT):
             meaning = decode or _meaning(path, kind)

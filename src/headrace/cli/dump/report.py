@@ -1,5 +1,6 @@
 """Where the dump's lines go, and a count of the damage that was found on the way."""
 
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -9,10 +10,12 @@ class Report:
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
+        self._path = ""
         self.damaged: list[str] = []
 
-    def title(self, text: str) -> None:
-        self._write(text)
+    def title(self, path: str, kind: str) -> None:
+        self._path = path
+        self._write(f"{path}  ({kind})")
 
     def line(self, text: str) -> None:
         self._write(f"  {text}")
@@ -22,7 +25,7 @@ class Report:
 
     def damage(self, path: str, text: str) -> None:
         self.damaged.append(f"{path}: {text}")
-        self._write(f"  !! {text}")
+        self._write(f"  !! {text}" if path == self._path else f"  !! {os.path.basename(path)}: {text}")
 
 
 def when(timestamp_ms: int) -> str:
@@ -46,3 +49,7 @@ def short(data: bytes | memoryview | None, limit: int) -> str:
     except UnicodeDecodeError:
         text = "0x" + raw.hex()
     return text if len(data) <= limit else f"{text}... ({len(data):,} bytes)"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

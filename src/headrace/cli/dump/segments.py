@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from headrace.cli.dump.decode import Describe, control_text
-from headrace.cli.dump.report import Report, short, when
+from headrace.cli.dump.report import Report, counted, short, when
 from headrace.errors import KafkaError
 from headrace.records.batch import HEADER_BYTES, BatchHeader, Record, check_stored, read_records
 from headrace.records.compression import Codec
@@ -88,7 +88,8 @@ def dump_segment(path: str, report: Report, *, records: bool, describe: Describe
     except Broken as broken:
         report.damage(path, str(broken))
     span = f"offsets up to {last.last_offset}" if last else "empty"
-    report.line(f"{batches:,} batches, {count:,} records, {span}, {os.path.getsize(path):,} bytes")
+    totals = f"{batches:,} batch{'' if batches == 1 else 'es'}, {counted(count, 'record')}"
+    report.line(f"{totals}, {span}, {os.path.getsize(path):,} bytes")
 
 
 def _fault(place: Place, last: BatchHeader | None) -> str | None:
@@ -103,7 +104,7 @@ def _fault(place: Place, last: BatchHeader | None) -> str | None:
 
 def batch_text(header: BatchHeader) -> str:
     """A batch header in one line."""
-    words = [f"offsets {header.base_offset}..{header.last_offset}", f"{header.count} records", f"{header.size:,} bytes"]
+    words = [f"offsets {header.base_offset}..{header.last_offset}", counted(header.count, "record"), f"{header.size:,} bytes"]
     words.append(f"epoch {header.leader_epoch}")
     words.append(f"{'append' if header.is_log_append_time else 'create'} time {when(header.max_timestamp)}")
     if header.codec:
