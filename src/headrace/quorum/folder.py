@@ -22,7 +22,7 @@ from headrace.quorum.snapshots import (
     write_snapshot,
 )
 from headrace.storage.checkpoints import META_PROPERTIES, CorruptCheckpoint, MetaProperties, encode_uuid
-from headrace.storage.files import Disk
+from headrace.storage.files import Disk, make_durable_dirs
 
 METADATA_FOLDER = "__cluster_metadata-0"
 BOOTSTRAP = "bootstrap.checkpoint"
@@ -218,18 +218,6 @@ def format_folders(
 def _write_properties(disk: Disk, path: str, properties: MetaProperties) -> None:
     make_durable_dirs(disk, path)
     disk.replace_bytes(f"{path}/{META_PROPERTIES}", properties.encode())
-
-
-def make_durable_dirs(disk: Disk, path: str) -> None:
-    """Create a folder and its parents so that a power cut cannot take them, and all that is in them, away again."""
-    missing: list[str] = []
-    at = path.rstrip("/")
-    while at and not disk.exists(at):
-        missing.append(at)
-        at = at.rpartition("/")[0]
-    disk.make_dirs(path)
-    for created in reversed(missing):
-        disk.sync_dir(created.rpartition("/")[0] or "/")
 
 
 def read_bootstrap(disk: Disk, metadata_log_dir: str) -> list[Record]:

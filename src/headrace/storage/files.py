@@ -10,6 +10,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -91,6 +92,20 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> tuple[int, int]:
         """(total, usable) bytes of the file system that holds `path`."""
         ...
+
+
+def make_durable_dirs(disk: Disk, path: str) -> None:
+    """Create a folder and its parents so that a power cut cannot take them, and all that is in them, away again."""
+    missing: list[str] = []
+    at = path.rstrip("/")
+    while at and not disk.exists(at):
+        missing.append(at)
+        at = at.rpartition("/")[0]
+    disk.make_dirs(path)
+    # One that exists may be left by a process that was killed before it could sync.
+    for created in reversed(missing or [path.rstrip("/")]):
+        with suppress(PermissionError):
+            disk.sync_dir(created.rpartition("/")[0] or "/")
 
 
 class RealFile:

@@ -27,7 +27,7 @@ from headrace.storage.checkpoints import (
     encode_offsets,
     encode_uuid,
 )
-from headrace.storage.files import Disk
+from headrace.storage.files import Disk, make_durable_dirs
 from headrace.storage.log import Log
 from headrace.storage.pool import OPEN_FILES_DEFAULT, FilePool
 from headrace.storage.recovery import OldFormat
@@ -133,7 +133,7 @@ class LogManager:
             if log_dir.lock is not None:
                 continue
             try:
-                self.disk.make_dirs(log_dir.path)
+                make_durable_dirs(self.disk, log_dir.path)
                 log_dir.lock = self.disk.lock(f"{log_dir.path}/{LOCK}")
             except OSError as error:
                 self.fail_dir(log_dir, error)
