@@ -360,7 +360,7 @@ class Delta:
             unified = unify_collision_chars(name)
             names = changed[unified] if unified in changed else index.get(unified)
             left = tuple(n for n in names or () if n != name)
-            changed[unified] = ((*left, name) if topic_id is not None else left) or None
+            changed[unified] = (tuple(sorted((*left, name))) if topic_id is not None else left) or None
         return _updated(index, changed)
 
 
