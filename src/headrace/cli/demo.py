@@ -18,8 +18,8 @@ from headrace.cli.output import console, print_table, size_text
 from headrace.client.admin import Admin
 from headrace.client.cluster import Cluster
 from headrace.client.errors import ClientError, RequestFailed
-from headrace.client.raw import fetch, produce
-from headrace.records.batch import BatchBuilder, iter_headers, read_records
+from headrace.client.raw import Buffer, fetch, produce
+from headrace.records.batch import BatchBuilder, iter_headers, iter_records
 
 TOPIC = "orders"
 PARTITIONS = 4
@@ -29,6 +29,10 @@ IN_FLIGHT = 8
 SEGMENT_BYTES = 4 << 20
 SETTLE_S = 10.0
 """How long a batch may be tried while the broker is away."""
+
+
+Rows = dict[int, tuple[bytes | None, bytes | None]]
+"""Key and value by offset."""
 
 
 class DemoFailed(Exception):
@@ -53,8 +57,9 @@ class Outcome:
     produce_s: float = 0.0
     produced_bytes: int = 0
     consumed: int = 0
+    consumed_bytes: int = 0
     consume_s: float = 0.0
-    extra: int = 0
+    repeated: int = 0
     restart_s: float = 0.0
     ends: dict[int, int] = field(default_factory=dict)
 
@@ -138,7 +143,7 @@ async def play(broker: BrokerProcess, batches: list[Batch], say: Callable[[str],
         await read_back(admin, batches, outcome)
         say(
             f"[bold]5. Consume[/]     {outcome.consumed:,} records in {outcome.consume_s:.2f} s: "
-            f"{_rate(outcome.consumed, sum(len(batch.data) for batch in batches), outcome.consume_s)}; "
+            f"{_rate(outcome.consumed, outcome.consumed_bytes, outcome.consume_s)}; "
             "every acknowledged record is where it was acknowledged, byte for byte"
         )
     return outcome
@@ -196,46 +201,49 @@ async def _until_acknowledged(cluster: Cluster, batch: Batch) -> int:
         except ClientError as error:
             if time.monotonic() > deadline:
                 raise DemoFailed(f"the broker did not come back within {SETTLE_S:g} s: {error}") from None
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
 
 
 async def read_back(admin: Admin, batches: list[Batch], outcome: Outcome) -> None:
-    """Fetch every partition from its start and compare with what was acknowledged."""
+    """Fetch every partition from its start, then compare with what was acknowledged."""
     outcome.ends = {index: found.offset for index, found in (await admin.list_offsets(TOPIC)).items()}
     began = time.perf_counter()
     fetched = await asyncio.gather(*(fetch_all(admin.cluster, index, end) for index, end in outcome.ends.items()))
     outcome.consume_s = time.perf_counter() - began
-    stored = {index: dict(rows) for index, rows in zip(outcome.ends, fetched)}
+    outcome.consumed_bytes = sum(len(piece) for pieces in fetched for piece in pieces)
+    stored = {index: read_rows(pieces) for index, pieces in zip(outcome.ends, fetched)}
     outcome.consumed = sum(map(len, stored.values()))
-    expected = 0
-    for batch in batches:
-        expected += len(batch.records)
-        rows = stored[batch.partition]
-        for position, wanted in enumerate(batch.records):
-            offset = batch.base_offset + position
-            if rows.get(offset) != wanted:
-                state = "missing" if offset not in rows else "different"
-                raise DemoFailed(f"{TOPIC}-{batch.partition}: the record acknowledged at offset {offset} is {state}")
-    outcome.extra = outcome.consumed - expected
+    compare(batches, stored)
+    outcome.repeated = outcome.consumed - sum(len(batch.records) for batch in batches)
 
 
-Row = tuple[int, tuple[bytes | None, bytes | None]]
-
-
-async def fetch_all(cluster: Cluster, partition: int, end: int) -> list[Row]:
-    """(offset, (key, value)) of every record below `end`."""
-    rows: list[Row] = []
+async def fetch_all(cluster: Cluster, partition: int, end: int) -> list[Buffer]:
+    """The answers to fetches that together hold every batch below `end`."""
+    pieces: list[Buffer] = []
     offset = 0
     while offset < end:
         got = await fetch(cluster, TOPIC, partition, offset, max_bytes=4 << 20)
         before = offset
-        for position, header in iter_headers(got.records):
-            records = read_records(got.records, position, header)
-            rows.extend((record.offset, (record.key, record.value)) for record in records)
+        for _, header in iter_headers(got.records):
             offset = header.end_offset
         if offset == before:
             raise DemoFailed(f"{TOPIC}-{partition}: no records at offset {offset} although the log ends at {end}")
-    return rows
+        pieces.append(got.records)
+    return pieces
+
+
+def read_rows(pieces: list[Buffer]) -> Rows:
+    return {record.offset: (record.key, record.value) for piece in pieces for record in iter_records(piece)}
+
+
+def compare(batches: list[Batch], stored: dict[int, Rows]) -> None:
+    """Every acknowledged record must be at its offset, as it was sent. Raises DemoFailed."""
+    for batch in batches:
+        rows = stored[batch.partition]
+        for offset, wanted in enumerate(batch.records, batch.base_offset):
+            if rows.get(offset) != wanted:
+                state = "missing" if offset not in rows else "different"
+                raise DemoFailed(f"{TOPIC}-{batch.partition}: the record acknowledged at offset {offset} is {state}")
 
 
 # -- what is shown
@@ -252,10 +260,13 @@ def print_files(data: Path, outcome: Outcome) -> None:
         folder = data / f"{TOPIC}-{index}"
         segments = sorted(folder.glob("*.log"))
         size = sum(path.stat().st_size for path in segments)
-        rows.append((f"{folder.name}/", len(segments), segments[-1].name if segments else "-", end, size_text(size)))
-    print_table(("    FOLDER", "SEGMENTS", "NEWEST", "END OFFSET", "SIZE"), [(f"    {row[0]}", *row[1:]) for row in rows], numbers=("SEGMENTS", "END OFFSET", "SIZE"))
+        rows.append((f"{'':15}{folder.name}/", len(segments), segments[-1].name if segments else "-", end, size_text(size)))
+    columns = (f"{'':15}FOLDER", "SEGMENTS", "NEWEST", "END OFFSET", "SIZE")
+    print_table(columns, rows, numbers=("SEGMENTS", "END OFFSET", "SIZE"))
 
 
 def summary(batches: int, records: int, outcome: Outcome) -> str:
-    twice = f"; {outcome.extra:,} unacknowledged ones were written as well" if outcome.extra else ""
-    return f"[green]All is right:[/] {records:,} records in {batches:,} batches, none lost, none changed{twice}."
+    again = ""
+    if outcome.repeated:
+        again = f" {outcome.repeated:,} were sent again because the broker died before it could answer, and are there twice."
+    return f"[green]All is right:[/] {records:,} records in {batches:,} batches, none lost, none changed.{again}"
