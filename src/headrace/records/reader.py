@@ -5,6 +5,7 @@ block CORRUPT_MESSAGE, and nothing else can come out.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -97,6 +98,48 @@ def iter_raw(body: bytes, count: int) -> Iterator[RawRecord]:
         if not -0x80000000 <= offset_delta <= 0x7FFFFFFF:
             raise KafkaError(Err.INVALID_RECORD, f"record with offset delta {offset_delta}")
         yield offset_delta, timestamp_delta, key, value, headers
+    if pos != total:
+        raise KafkaError(Err.INVALID_RECORD, f"{total - pos} bytes remain after the last of {count} records")
+
+
+class Span(NamedTuple):
+    """Where one record lies in a body, and what compaction asks of it, without its value and headers."""
+
+    start: int
+    """Of its length."""
+    content: int
+    """Of what follows the timestamp delta: with another base timestamp only what lies before this changes."""
+    end: int
+    timestamp_delta: int
+    offset_delta: int
+    key: bytes | None
+    has_value: bool
+
+
+def iter_spans(body: bytes, count: int) -> Iterator[Span]:
+    """Like `iter_raw`, but only as far into each record as its key."""
+    if count < 0 or count > len(body) // RECORD_BYTES_MIN:
+        raise KafkaError(Err.INVALID_RECORD, f"{count} records do not fit in {len(body)} bytes")
+    pos, total = 0, len(body)
+    for _ in range(count):
+        start = pos
+        try:
+            size, pos = read_varint(body, pos)
+            end = pos + size
+            if size < RECORD_BYTES_MIN - 1 or end > total:
+                raise KafkaError(Err.INVALID_RECORD, f"record of {size} bytes where {total - pos} remain")
+            timestamp_delta, content = read_varint(body, pos + 1)
+            offset_delta, pos = read_varint(body, content)
+            key, pos = _read_bytes(body, pos, end)
+            value_length, pos = read_varint(body, pos)
+        except IndexError:
+            raise KafkaError(Err.INVALID_RECORD, "records end in mid-record") from None
+        if value_length > end - pos:
+            raise KafkaError(
+                Err.INVALID_RECORD, f"value of {value_length} bytes where {end - pos} remain of its record"
+            )
+        yield Span(start, content, end, timestamp_delta, offset_delta, key, value_length >= 0)
+        pos = end
     if pos != total:
         raise KafkaError(Err.INVALID_RECORD, f"{total - pos} bytes remain after the last of {count} records")
 
