@@ -51,6 +51,10 @@ class SimRuntime:
     def run_in_process(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
         return self.loop.run_in_executor(None, work, *arguments)
 
+    def run_all(self, work: list[Callable[[], None]]) -> None:
+        for step in work:
+            step()
+
     async def listen(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.AbstractServer, int]:
