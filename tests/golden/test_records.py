@@ -29,3 +29,9 @@ def test_bytes_are_kafkas(name: str) -> None:
         message = from_json(codec.root, vector["json"])
         assert codec.encode(message, version).hex() == vector["hex"]
         assert codec.decode(data, version) == message
+
+
+def test_the_vectors_have_a_tagged_struct_both_present_and_null() -> None:
+    members = [v["json"] for v in BY_MESSAGE["ConsumerGroupMemberMetadataValue"]]
+    shown = [m["classicMemberMetadata"] for m in members if "classicMemberMetadata" in m]
+    assert None in shown and any(shown)

@@ -124,7 +124,7 @@ def _one_by_id(buf: Buffer, pos: int, end: int) -> ProduceQuery | None:
         stop = start + (low & 127 | (middle & 127) << 7 | high << 14) - 1
     else:
         return None
-    if stop + 3 != end or stop < start or buf[stop:end] != _EMPTY_TAGS:
+    if stop < start or buf[stop:end] != _EMPTY_TAGS:
         return None
     return None, acks, timeout_ms, [(topic, [(index, start, stop)])]
 
@@ -148,7 +148,7 @@ def _one_by_name(buf: Buffer, pos: int, end: int) -> ProduceQuery | None:
         stop = start + (low & 127 | (middle & 127) << 7 | high << 14) - 1
     else:
         return None
-    if stop + 3 != end or stop < start or buf[stop:end] != _EMPTY_TAGS:
+    if stop < start or buf[stop:end] != _EMPTY_TAGS:
         return None
     return None, acks, timeout_ms, [(str(buf[pos + 9 : at], "utf-8"), [(index, start, stop)])]
 

@@ -26,9 +26,6 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "bytes": st.binary(max_size=5),
     "records": st.binary(max_size=5),
 }
-UNKNOWN_TAGS = st.one_of(
-    st.none(), st.dictionaries(st.integers(100, 2**31 - 1), st.binary(max_size=3), min_size=1, max_size=2)
-)
 
 
 def messages(codec: Codec, version: int) -> st.SearchStrategy[Any]:
@@ -42,8 +39,14 @@ def _struct(spec: StructSpec, version: int, flexible: bool) -> st.SearchStrategy
     values = [_value(f, version, flexible) for f in fields]
     if flexible:
         names.append("unknown_tags")
-        values.append(UNKNOWN_TAGS)
+        values.append(_unknown_tags({f.tag for f in fields if f.is_tagged(version)}))
     return st.tuples(*values).map(lambda drawn: spec.cls(**dict(zip(names, drawn))))
+
+
+def _unknown_tags(known: set[int | None]) -> st.SearchStrategy[Any]:
+    """Tags that the version does not know, those of later versions among them."""
+    tags = st.sampled_from([t for t in (0, 1, 2, 3, 127, 128, 2**31 - 1) if t not in known])
+    return st.one_of(st.none(), st.dictionaries(tags, st.binary(max_size=20), min_size=1, max_size=2))
 
 
 def _value(field: Field, version: int, flexible: bool) -> st.SearchStrategy[Any]:

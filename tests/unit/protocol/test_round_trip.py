@@ -51,6 +51,8 @@ def round_trip(codec: Codec, version: int, message: Any) -> None:
     if encoded:
         with pytest.raises(ProtocolError):
             codec.decode(encoded[:-1], version)
+        with pytest.raises(ProtocolError):
+            codec.decoder(version)(inside, 2, end - 1)
 
 
 def all_structs(codec: Codec) -> list[StructSpec]:
