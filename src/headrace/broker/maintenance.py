@@ -5,12 +5,16 @@ from asyncio import TimerHandle
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from headrace.broker.cleaner import Cleaner
+
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
 logger = logging.getLogger("headrace.maintenance")
 
 LAG_INTERVAL_MS = 250
+FLUSH_CHECK_MS = 500
+METADATA_CHECK_MS = 10_000
 IDLE_CHECK_MS = 10_000
 SHRINK_AFTER_MS = 30_000
 """Idle this long, a connection gives back the buffer that a burst needed."""
@@ -24,12 +28,16 @@ class Maintenance:
         self._runtime = broker.runtime
         self._timers: dict[str, TimerHandle] = {}
         self._stopped = False
+        self.cleaner = Cleaner(broker)
         self._lag_expected = 0.0
 
     def start(self) -> None:
         config = self._broker.config
         self._every("retention", lambda: config["log.retention.check.interval.ms"], self._retention)
         self._every("watermarks", lambda: config["replica.high.watermark.checkpoint.interval.ms"], self._checkpoint)
+        self._every("compaction", lambda: config["log.cleaner.backoff.ms"], self.cleaner.run)
+        self._every("flush", lambda: FLUSH_CHECK_MS, self._flush)
+        self._every("metadata", lambda: METADATA_CHECK_MS, self._broker.node.quorum.maintain)
         self._every("idle", lambda: IDLE_CHECK_MS, self._idle)
         self._every("producers", lambda: config["producer.id.expiration.check.interval.ms"], self._producers)
         self._watch_lag()
@@ -58,7 +66,7 @@ class Maintenance:
     async def _retention(self) -> None:
         """Delete segments that are too old or too many; the files themselves go later, in a thread."""
         for partition in list(self._broker.replicas):
-            if partition.failed or partition.leader is None:
+            if partition.failed or partition.leader is None or partition.log is self.cleaner.busy:
                 continue
             now_ms = self._runtime.clock.wall_ms()
             try:
@@ -97,6 +105,15 @@ class Maintenance:
         except OSError as error:
             # Only a hint for the next start is missing; the logs themselves say when a disk is gone.
             logger.warning("cannot write checkpoints: %s", error)
+
+    async def _flush(self) -> None:
+        """flush.ms: where acks do not wait for the disk, records still reach it in time."""
+        if self._broker.environment.durable_acks:
+            return
+        now_ms = self._runtime.clock.wall_ms()
+        for partition in self._broker.replicas:
+            if partition.unflushed and now_ms - partition.unflushed_since_ms >= partition.log.config.flush_ms:
+                partition.flush()
 
     async def _producers(self) -> None:
         now_ms = self._runtime.clock.wall_ms()

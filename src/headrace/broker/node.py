@@ -241,7 +241,12 @@ class Node:
         clean = self._broker.failure is None
         if clean and self.broker_epoch >= 0:
             await leave(self.quorum, self.controller, self._broker.node_id)
-        self.logs.close(clean=clean, broker_epoch=self.broker_epoch, high_watermarks=watermarks)
+        self.logs.close(
+            clean=clean,
+            broker_epoch=self.broker_epoch,
+            high_watermarks=watermarks,
+            run_all=self._runtime.run_all,
+        )
         await self.quorum.close()
 
 

@@ -6,15 +6,17 @@ durable (`durability=fsync`) or written (`durability=replicated`), and only then
 
 import errno
 import logging
+from asyncio import Future
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import Err, KafkaError
 from headrace.records.batch import stamp, validate
-from headrace.records.layout import CODEC_MASK, TRANSACTIONAL
+from headrace.records.layout import TRANSACTIONAL
 from headrace.records.validation import Rules, prepare
 from headrace.replication.partition import LeaderState
+from headrace.storage.files import start_writeback
 from headrace.storage.log import Log
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.partition")
 
 NO_TIMESTAMP = -1
+WRITEBACK_BYTES = 8 << 20
 
 
 class AckWaiter(Protocol):
@@ -48,7 +51,9 @@ class FetchWaiter(Protocol):
 class Environment:
     """What all partitions of a broker share."""
 
-    __slots__ = ("dir_failed", "durable_acks", "fetchable", "node_id", "syncer", "validate_records", "wall_ms")
+    __slots__ = (
+        "dir_failed", "durable_acks", "fetchable", "node_id", "run_in_thread", "syncer", "validate_records", "wall_ms",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -59,6 +64,7 @@ class Environment:
         validate_records: bool,
         fetchable: Callable[["Partition"], None],
         dir_failed: Callable[[Log, OSError], None],
+        run_in_thread: Callable[..., "Future[None]"],
     ) -> None:
         self.node_id = node_id
         self.wall_ms = wall_ms
@@ -67,15 +73,36 @@ class Environment:
         self.validate_records = validate_records
         self.fetchable = fetchable
         self.dir_failed = dir_failed
+        self.run_in_thread = run_in_thread
 
 
 class Partition:
     """A replica on this node and, while it leads, the rules it leads by."""
 
     __slots__ = (
-        "_after_max_ms", "_before_max_ms", "_max_message_bytes", "_plain", "ack_waiters", "bytes_in", "environment",
-        "failed", "fetch_waiters", "index", "leader", "leader_epoch", "leader_id", "log", "messages_in", "topic",
+        "_after_max_ms",
+        "_before_max_ms",
+        "_durable_acks",
+        "_flush_messages",
+        "_max_message_bytes",
+        "_plain",
+        "_unflushed",
+        "_writeback_segment",
+        "_written_back",
+        "ack_waiters",
+        "bytes_in",
+        "environment",
+        "failed",
+        "fetch_waiters",
+        "index",
+        "leader",
+        "leader_epoch",
+        "leader_id",
+        "log",
+        "messages_in",
+        "topic",
         "topic_id",
+        "unflushed_since_ms",
     )  # fmt: skip
 
     def __init__(self, topic: str, topic_id: bytes, index: int, log: Log, environment: Environment) -> None:
@@ -92,6 +119,10 @@ class Partition:
         self.fetch_waiters: set[FetchWaiter] = set()
         self.messages_in = 0
         self.bytes_in = 0
+        self._unflushed = 0  # records since the last sync; matters only where the kernel decides when to sync
+        self.unflushed_since_ms = 0
+        self._written_back = 0
+        self._writeback_segment: object = None
         self.configure()
 
     def configure(self) -> None:
@@ -107,6 +138,9 @@ class Partition:
             or config.compression is not None
             or self.environment.validate_records
         )
+        # flush.messages=1 asks for every record to be synced before it counts, whatever the broker's default.
+        self._durable_acks = self.environment.durable_acks or config.flush_messages == 1
+        self._flush_messages = config.flush_messages
         if self.leader is not None:
             self.leader.min_isr = config.min_insync_replicas
 
@@ -121,7 +155,7 @@ class Partition:
         self.leader = LeaderState(
             node_id, leader_epoch, log.end_offset, high_watermark, isr, log.config.min_insync_replicas
         )
-        if not self.environment.durable_acks:
+        if not self._durable_acks:
             self._reached(log.end_offset)
         elif log.durable_end < log.end_offset:
             self.environment.syncer.dirty(self)
@@ -177,10 +211,18 @@ class Partition:
             producers.record(producer_id, producer_epoch, sequence, base_offset, last_delta, max_timestamp)
         self.messages_in += last_delta + 1
         self.bytes_in += end - start
-        if environment.durable_acks:
+        if self._durable_acks:
             environment.syncer.dirty(self)
         else:
             self._reached(last_offset + 1)
+            if not self._unflushed:
+                self.unflushed_since_ms = now_ms
+            self._unflushed += last_delta + 1
+            if self._unflushed >= self._flush_messages:
+                self.flush()
+            active = log.active
+            if active.size - self._written_back > WRITEBACK_BYTES or active is not self._writeback_segment:
+                self._write_back()
         return base_offset, append_time, last_offset + 1
 
     def _prepare(
@@ -208,13 +250,36 @@ class Partition:
         self.environment.dir_failed(self.log, error)
         return KafkaError(Err.KAFKA_STORAGE_ERROR, f"the log directory failed: {error.strerror}")
 
+    def flush(self) -> None:
+        """Sync what was written, without anybody waiting for it."""
+        self._unflushed = 0
+        self.environment.syncer.dirty(self)
+
+    @property
+    def unflushed(self) -> bool:
+        return self._unflushed > 0
+
+    def _write_back(self) -> None:
+        """Have the kernel write out early and steadily, so that it never stops a write() to catch up."""
+        active = self.log.active
+        if active is not self._writeback_segment:
+            if self._writeback_segment is not None:
+                self.flush()  # a segment that is closed gets synced, so that recovery and compaction can rely on it
+            self._writeback_segment, self._written_back = active, active.size
+            return
+        handle, start = active.handle, self._written_back
+        self._written_back = active.size
+        done = self.environment.run_in_thread(start_writeback, handle.pin(), start, active.size - start)
+        done.add_done_callback(lambda _: handle.unpin())
+
     # ---- committing
 
     def durable(self) -> None:
         """The log's durable end has moved."""
-        self._reached(self.log.durable_end)
-        if self.log.durable_end < self.log.end_offset:
-            self.environment.syncer.dirty(self)
+        if self._durable_acks:
+            self._reached(self.log.durable_end)
+            if self.log.durable_end < self.log.end_offset:
+                self.environment.syncer.dirty(self)
 
     def _reached(self, end_offset: int) -> None:
         leader = self.leader
@@ -257,5 +322,3 @@ class Partition:
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
 
-
-__all__ = ["CODEC_MASK", "AckWaiter", "Environment", "FetchWaiter", "Partition"]

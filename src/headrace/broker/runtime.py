@@ -6,15 +6,21 @@ Production hands it the kernel's; the simulator hands it a seeded world. No othe
 import asyncio
 import os
 import random
+import signal
 import socket
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace.clock import Clock, SystemClock
+from headrace.storage.compaction import Compaction, serve
 from headrace.storage.files import Disk, RealDisk
+from headrace.storage.swap import Cleaned
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 T = TypeVar("T")
 
@@ -44,8 +50,12 @@ class Runtime(Protocol):
         """Run blocking calls that release the interpreter lock: cold reads, deletions, recovery."""
         ...
 
-    def run_in_process(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
-        """Run Python-heavy work (compaction) where it cannot hold the loop's interpreter lock."""
+    def compact(self, job: Compaction, pace: Callable[[int], None] | None) -> AsyncIterator[Cleaned]:
+        """Compact where it cannot hold the loop's interpreter lock; each group is in place before the next is made."""
+        ...
+
+    def run_all(self, work: list[Callable[[], None]]) -> None:
+        """Run blocking work side by side and wait for all of it; raises what one of them raised. Only while stopping."""
         ...
 
     async def listen(
@@ -69,7 +79,6 @@ class SystemRuntime:
         self.random: random.Random = random.SystemRandom()
         self._sync_threads = ThreadPoolExecutor(SYNC_THREADS, "headrace-sync")
         self._threads = ThreadPoolExecutor(WORK_THREADS, "headrace-work")
-        self._processes: ProcessPoolExecutor | None = None
 
     perf_counter = staticmethod(time.perf_counter)
 
@@ -79,11 +88,30 @@ class SystemRuntime:
     def run_in_thread(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
         return self.loop.run_in_executor(self._threads, work, *arguments)
 
-    def run_in_process(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
-        if self._processes is None:
-            # Spawned, not forked: a fork would inherit listening sockets and locks.
-            self._processes = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_quiet_child)
-        return self.loop.run_in_executor(self._processes, work, *arguments)
+    async def compact(self, job: Compaction, pace: Callable[[int], None] | None) -> AsyncIterator[Cleaned]:
+        # Spawned, not forked: a fork would inherit listening sockets and locks.
+        from multiprocessing import get_context
+
+        context = get_context("spawn")
+        here, there = context.Pipe()
+        worker = context.Process(target=_compact, args=(there, job, pace), name="headrace-compaction", daemon=True)
+        await self.run_in_thread(worker.start)
+        there.close()
+        try:
+            while (answer := await self.run_in_thread(here.recv)) is not None:
+                if isinstance(answer, Exception):
+                    raise answer
+                yield answer
+                here.send(True)
+        except EOFError:
+            raise OSError("the compacting process died") from None
+        finally:
+            here.close()  # whatever it waits for, it then ends
+            await self.run_in_thread(_end, worker)
+
+    def run_all(self, work: list[Callable[[], None]]) -> None:
+        for done in [self._sync_threads.submit(step) for step in work]:
+            done.result()
 
     async def listen(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
@@ -108,13 +136,18 @@ class SystemRuntime:
     def close(self) -> None:
         self._sync_threads.shutdown(wait=True)
         self._threads.shutdown(wait=True, cancel_futures=True)
-        if self._processes is not None:
-            self._processes.shutdown(wait=False, cancel_futures=True)
 
 
-def _quiet_child() -> None:
-    """A worker process must not die of the Ctrl-C that its parent turns into an orderly stop, and gives way to it."""
-    import signal
-
+def _compact(connection: Any, job: Compaction, pace: Callable[[int], None] | None) -> None:
+    """In the worker: it must not die of the Ctrl-C that its parent turns into an orderly stop, and gives way to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)
+    with suppress(EOFError, BrokenPipeError):
+        serve(connection, job, pace)
+
+
+def _end(worker: "BaseProcess") -> None:
+    worker.join(timeout=1)
+    if worker.is_alive():
+        worker.kill()
+        worker.join()

@@ -125,6 +125,7 @@ class Broker:
             validate_records=config["record.validation"] == "records",
             fetchable=self._fetchable,
             dir_failed=self.dir_failed,
+            run_in_thread=runtime.run_in_thread,
         )
         self.replicas = Replicas(self, self.environment)
         self.node = Node(self)
@@ -281,7 +282,7 @@ class Broker:
 
         registry = CollectorRegistry()
         registry.register(Collector(self))
-        host = "127.0.0.1"
+        host = self.config["metrics.host"]
         try:
             self._metrics_server, _ = start_http_server(port, host, registry)
         except OSError as error:

@@ -6,13 +6,16 @@ virtual time passes. One seed is one history.
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Coroutine
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
 
 from headrace.clock import Clock
+from headrace.storage.compaction import Compaction, compact
 from headrace.storage.files import Disk
+from headrace.storage.swap import Cleaned
 from headrace.testing.simulator.disk import CrashMode, MemoryDisk
 from headrace.testing.simulator.loop import SimClock, SimLoop
 from headrace.testing.simulator.network import NOBODY, Network
@@ -48,8 +51,10 @@ class SimRuntime:
     def run_in_thread(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
         return self.loop.run_in_executor(None, work, *arguments)
 
-    def run_in_process(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
-        return self.loop.run_in_executor(None, work, *arguments)
+    async def compact(self, job: Compaction, pace: Callable[[int], None] | None) -> AsyncIterator[Cleaned]:
+        groups = compact(self.disk, job)
+        while (group := await self.run_in_thread(next, groups, None)) is not None:
+            yield group
 
     def run_all(self, work: list[Callable[[], None]]) -> None:
         for step in work:
@@ -196,6 +201,8 @@ class World:
         self.loop = SimLoop(self.dice("loop"), timer_jitter_s=timer_jitter_s, work_s=work_s)
         self.network: Network = self.loop.network
         self.nodes: dict[str, Node] = {}
+        self._outside = _ProcessWide()
+        random.seed(self.dice("clients").getrandbits(64))
 
     def dice(self, purpose: str) -> Random:
         """Dice of its own for each purpose: more throws for one do not change the others."""
@@ -231,6 +238,7 @@ class World:
         if not self.loop.is_closed():
             self.loop.run_until_complete(asyncio.sleep(0))
             self.loop.close()
+        self._outside.restore()
 
     def check(self) -> None:
         """Raise what asyncio would only have logged."""
@@ -250,6 +258,22 @@ class World:
             self.check()
         else:
             error.add_note(f"simulation seed: {self.seed}")
+
+
+class _ProcessWide:
+    """What brokers and clients change in the whole Python process, to be put back when their world ends."""
+
+    def __init__(self) -> None:
+        self.dice = random.getstate()
+        self.gc_callbacks = list(gc.callbacks)
+        self.gc_threshold = gc.get_threshold()
+
+    def restore(self) -> None:
+        random.setstate(self.dice)
+        gc.callbacks[:] = self.gc_callbacks
+        gc.set_threshold(*self.gc_threshold)
+        # A broker freezes what it finds at its start; in a thousand worlds that would be a leak.
+        gc.unfreeze()
 
 
 async def _awaiting(stop: Stop) -> None:

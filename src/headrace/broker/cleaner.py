@@ -1,0 +1,153 @@
+"""Compaction by the clock: finds the log that needs it most, has it compacted in another process, swaps the result in.
+
+The Python work of compaction never runs in this process: it would hold the interpreter lock and enter every latency.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headrace.broker.partition import Partition
+from headrace.storage.checkpoints import CLEANER_OFFSETS, TopicPartition, decode_offsets, encode_offsets
+from headrace.storage.compaction import (
+    Cleaned,
+    CompactionFailed,
+    Dirty,
+    begin_swap,
+    dirty_range,
+    discard,
+    plan,
+)
+from headrace.storage.log import Log
+from headrace.storage.manager import LogDir
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+logger = logging.getLogger("headrace.cleaner")
+
+
+class Pace:
+    """log.cleaner.io.max.bytes.per.second: sleeps off what was too fast. Travels to the compacting process."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._started: float | None = None
+        self._done = 0
+
+    def __call__(self, length: int) -> None:
+        now = time.monotonic()
+        if self._started is None:
+            self._started = now
+        self._done += length
+        ahead = self._done / self._rate - (now - self._started)
+        if ahead > 0:
+            time.sleep(ahead)
+
+
+class Cleaner:
+    """One compaction at a time."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._runtime = broker.runtime
+        self.busy: Log | None = None
+        """The log whose closed segments nobody else may touch now."""
+        self._checkpoints: dict[TopicPartition, int] = {}
+        self._loaded = False
+        self._uncleanable: set[Log] = set()
+
+    async def run(self) -> None:
+        """Compact whatever is due, the filthiest first, until nothing is."""
+        config = self._broker.config
+        if not config["log.cleaner.enable"]:
+            return
+        if not self._loaded:
+            self._load(self._broker.logs.live_dirs())
+        while (found := self._filthiest()) is not None:
+            partition, dirty = found
+            if not await self._compact(partition, dirty):
+                return
+
+    def _load(self, log_dirs: Iterable[LogDir]) -> None:
+        self._loaded = True
+        for log_dir in log_dirs:
+            try:
+                data = self._runtime.disk.read_bytes(f"{log_dir.path}/{CLEANER_OFFSETS}")
+                self._checkpoints.update(decode_offsets(data))
+            except (OSError, ValueError):
+                continue  # without it everything counts as dirty, which only costs time
+
+    def _filthiest(self) -> tuple[Partition, Dirty] | None:
+        now_ms = self._runtime.clock.wall_ms()
+        best: tuple[Partition, Dirty] | None = None
+        for partition in self._broker.replicas:
+            log = partition.log
+            if not log.config.compact or partition.leader is None or partition.failed or log in self._uncleanable:
+                continue
+            checkpoint = self._checkpoints.get((partition.topic, partition.index))
+            dirty = dirty_range(log, checkpoint, partition.last_stable_offset, now_ms)
+            if not dirty.is_due(log.config.min_cleanable_dirty_ratio):
+                continue
+            if best is None or (dirty.overdue_ms > 0, dirty.ratio) > (best[1].overdue_ms > 0, best[1].ratio):
+                best = partition, dirty
+        return best
+
+    async def _compact(self, partition: Partition, dirty: Dirty) -> bool:
+        """One round on one log. False when nothing came of it, so that the caller does not try again at once."""
+        log, config = partition.log, self._broker.config
+        job = plan(log, dirty, self._runtime.clock.wall_ms(), config["log.cleaner.dedupe.buffer.size"])
+        if job is None:
+            return False
+        rate = config["log.cleaner.io.max.bytes.per.second"]
+        pace = Pace(rate) if rate < 1e300 else None
+        self.busy = log
+        before, clean_until = log.size, -1
+        try:
+            async for cleaned in self._runtime.compact(job, pace):
+                if not await self._swap(partition, cleaned):
+                    return False
+                clean_until = cleaned.clean_until
+        except CompactionFailed as error:
+            # Tried again only after a restart: a damaged log does not mend itself.
+            logger.error("%s cannot be compacted: %s", partition, error)
+            self._uncleanable.add(log)
+            return False
+        except OSError as error:
+            logger.error("compaction of %s failed: %s", partition, error)
+            return False
+        finally:
+            self.busy = None
+            if log.failed is None and not partition.failed:
+                discard(self._runtime.disk, log.path)
+        if clean_until < 0:
+            return False
+        self._checkpoints[partition.topic, partition.index] = clean_until
+        await self._save(self._broker.logs.dir_of(log))
+        self._broker.metrics.compactions += 1
+        logger.info("compacted %s up to offset %d: %d bytes became %d", partition, clean_until, before, log.size)
+        return True
+
+    async def _swap(self, partition: Partition, cleaned: Cleaned) -> bool:
+        log = partition.log
+        swap = begin_swap(log, cleaned)
+        if swap is None:
+            return False
+        try:
+            await self._runtime.run_in_thread(swap.run)
+        except OSError as error:
+            self._broker.dir_failed(log, error)
+        if partition.failed or log not in self._broker.logs.logs.values():
+            return False  # gone meanwhile, with all that was pinned
+        self._broker.maintenance.remove_later(swap.finish(), log.config.file_delete_delay_ms)
+        return True
+
+    async def _save(self, log_dir: LogDir) -> None:
+        mine = {(log.topic, log.partition) for log in log_dir.logs}
+        data = encode_offsets({key: offset for key, offset in self._checkpoints.items() if key in mine})
+        path = f"{log_dir.path}/{CLEANER_OFFSETS}"
+        try:
+            await self._runtime.run_in_thread(self._runtime.disk.replace_bytes, path, data)
+        except OSError as error:
+            logger.warning("cannot write %s: %s", path, error)
