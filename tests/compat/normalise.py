@@ -33,6 +33,9 @@ ANY_IN = {
     ("DescribeQuorumResponse", "log_end_offset"): "<offset>",
     ("DescribeQuorumResponse", "leader_epoch"): "<epoch>",
 }
+# Beside an error code a message is help for people, and a list of transactions means nothing: Kafka gives them in
+# some places and not in others.
+BESIDE_ERRORS = ("error_message", "aborted_transactions")
 
 
 class Normaliser:
@@ -50,8 +53,7 @@ class Normaliser:
         out: dict[str, Any] = {}
         for field in spec.fields:
             given = getattr(value, field.name)
-            # Beside an error code a message is help for people, which Kafka gives in some places and not in others.
-            if field.name == "error_message" and getattr(value, "error_code", 0) != 0:
+            if field.name in BESIDE_ERRORS and getattr(value, "error_code", 0) != 0:
                 continue
             if given != default_of(field) or field.name == "error_code":
                 out[field.name] = self._field(message, field, given)
@@ -62,6 +64,8 @@ class Normaliser:
     def _field(self, message: str, field: Field, value: Any) -> Any:
         if field.is_array and value is not None:
             items = [self._value(message, field, item) for item in value]
+            if field.name == "responses":
+                items = merged(items)
             # Kafka hands most arrays out of hash maps, so their order carries no meaning. Lists of ids keep theirs.
             return sorted(items, key=json.dumps) if field.struct is not None else items
         return self._value(message, field, value)
@@ -82,6 +86,19 @@ class Normaliser:
         if isinstance(value, str):
             return self.names.get(value, value)
         return stamp(value)
+
+
+def merged(topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Kafka lists a topic once for its good and once for its bad partitions; once for both says the same."""
+    found: dict[str, dict[str, Any]] = {}
+    for topic in topics:
+        (parts,) = [name for name, value in topic.items() if isinstance(value, list)] or [""]
+        key = json.dumps({name: value for name, value in topic.items() if name != parts})
+        if parts and key in found and parts in found[key]:
+            found[key][parts] = sorted(found[key][parts] + topic[parts], key=json.dumps)
+        else:
+            found[key if key not in found else json.dumps(topic)] = topic
+    return list(found.values())
 
 
 def stamp(value: Any) -> Any:

@@ -148,8 +148,10 @@ class ApacheKafka:
         node_id: int = 1,
         properties: Mapping[str, object] | None = None,
         jvm: Sequence[str] = QUICK_JVM,
+        format_args: Sequence[str] = (),
     ) -> None:
         self.folder = folder
+        self.format_args = format_args
         self.data = data or folder / "data"
         self.jvm = jvm
         self.port, self.controller_port = free_ports(2)
@@ -180,10 +182,10 @@ class ApacheKafka:
         assert self.process is not None, "not started"
         return self.process.pid
 
-    def format(self, *args: str) -> None:
+    def format(self) -> None:
         """Formats an empty data folder as a one-node quorum (kraft.version 1, dynamic voters)."""
-        cluster_id = random_cluster_id()
-        run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self.config_file), "--standalone", *args)
+        args = ["format", "-t", random_cluster_id(), "-c", str(self.config_file), "--standalone", *self.format_args]
+        run_tool("kafka.tools.StorageTool", *args)
 
     def start(self) -> Self:
         if not (self.data / "meta.properties").exists():
@@ -231,11 +233,15 @@ class ApacheKafka:
         self.kill9() if kind else self.stop()
 
 
+# A new cluster with this feature writes min.insync.replicas into its dynamic configs by itself.
+WITHOUT_ELR = ("--feature", "eligible.leader.replicas.version=0")
+
+
 @contextmanager
 def apache_kafka(properties: Mapping[str, object] | None = None, jvm: Sequence[str] = QUICK_JVM) -> Iterator[ApacheKafka]:
     """A running node in a folder of its own that is removed afterwards."""
     with (
         tempfile.TemporaryDirectory(prefix="headrace-apache-") as folder,
-        ApacheKafka(Path(folder), properties=properties, jvm=jvm) as broker,
+        ApacheKafka(Path(folder), properties=properties, jvm=jvm, format_args=WITHOUT_ELR) as broker,
     ):
         yield broker
