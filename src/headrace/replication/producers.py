@@ -332,9 +332,15 @@ class ProducerStates:
                 header.is_transactional,
             )
             return None
+        if not header.count:
+            # Compaction kept the batch for its epoch alone, since nothing of the transaction is left.
+            entry = self._entries.setdefault(header.producer_id, _Producer())
+            if header.producer_epoch > entry.epoch:
+                entry.enter_epoch(header.producer_epoch)
+                entry.timestamp = header.max_timestamp
+            return None
         marker = decode_marker(buf, pos, header)
         if marker is None:
-            # Compaction removed the marker because nothing of its transaction is left.
             return None
         return self.end_transaction(
             header.producer_id, header.producer_epoch, marker, header.base_offset, header.max_timestamp

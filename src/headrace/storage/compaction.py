@@ -189,7 +189,7 @@ def compact(disk: Disk, job: Compaction, pace: Callable[[int], None] | None = No
     try:
         last_offsets, clean_until = _map_keys(disk, job, pace)
         work = _Filter(job, last_offsets, clean_until)
-        for group in _groups(disk, job, clean_until):
+        for group in _groups(job, clean_until):
             yield _clean_group(disk, job, group, work, pace)
     except KafkaError as error:
         raise CompactionFailed(f"{job.folder}: {error}") from error
@@ -220,11 +220,10 @@ def _map_keys(disk: Disk, job: Compaction, pace: Callable[[int], None]) -> tuple
     full_at = max(1, int(job.dedupe_bytes * LOAD_FACTOR) // ENTRY_BYTES)
     start = job.first_dirty_offset
     transactions = _Transactions([entry for entry in job.aborted if entry.last_offset >= start])
-    ends = [base for base, _ in job.segments[1:]] + [job.end_offset]
-    for (base_offset, size), end_offset in zip(job.segments, ends):
-        if end_offset <= start:
+    for base_offset, _ in job.segments:
+        if _end_of(job, base_offset) <= start:
             continue
-        for header, batch in _batches(disk, _log_path(job, base_offset), size, pace):
+        for header, batch in _batches(disk, job, base_offset, pace):
             if header.last_offset < start:
                 continue
             if len(last_offsets) >= full_at:
@@ -245,13 +244,12 @@ def _slot(key: bytes) -> bytes:
     return key if len(key) <= KEY_BYTES_MAX else blake2b(key, digest_size=16, person=b"compaction").digest()
 
 
-def _groups(disk: Disk, job: Compaction, clean_until: int) -> Iterator[list[tuple[int, int]]]:
+def _groups(job: Compaction, clean_until: int) -> Iterator[list[tuple[int, int]]]:
     """Segments to make into one each: small ones together, so that a log does not end as a thousand tiny files."""
     segments = [segment for segment in job.segments if segment[0] < clean_until]
-    ends = [base for base, _ in job.segments[1:]] + [job.end_offset]
     group: list[tuple[int, int]] = []
     log_bytes = index_bytes = 0
-    for (base_offset, size), end_offset in zip(segments, ends):
+    for base_offset, size in segments:
         # The denser index of the two has an entry of 12 bytes for each interval at most.
         own_index_bytes = (size // max(1, job.index_interval_bytes) + 1) * max(
             TIME_ENTRY_BYTES, OFFSET_ENTRY_BYTES
@@ -259,7 +257,7 @@ def _groups(disk: Disk, job: Compaction, clean_until: int) -> Iterator[list[tupl
         if group and (
             log_bytes + size > job.segment_bytes
             or index_bytes + own_index_bytes > job.segment_index_bytes
-            or (size and end_offset - 1 - group[0][0] > RELATIVE_OFFSET_MAX)
+            or (size and _end_of(job, base_offset) - 1 - group[0][0] > RELATIVE_OFFSET_MAX)
         ):
             yield group
             group, log_bytes, index_bytes = [], 0, 0
@@ -276,8 +274,8 @@ def _clean_group(
     writer = _Writer(disk, job, group[0][0])
     read, kept = work.records_read, work.records_kept
     try:
-        for base_offset, size in group:
-            for header, batch in _batches(disk, _log_path(job, base_offset), size, pace):
+        for base_offset, _ in group:
+            for header, batch in _batches(disk, job, base_offset, pace):
                 entry, result = work.batch(header, batch)
                 if entry is not None:
                     writer.aborted.append(entry)
@@ -294,14 +292,18 @@ def _clean_group(
     )
 
 
-def _log_path(job: Compaction, base_offset: int) -> str:
-    return f"{job.folder}/{base_offset:020d}.log"
+def _end_of(job: Compaction, base_offset: int) -> int:
+    """Where the segment after the one at `base_offset` begins."""
+    return next((base for base, _ in job.segments if base > base_offset), job.end_offset)
 
 
 def _batches(
-    disk: Disk, path: str, size: int, pace: Callable[[int], None]
+    disk: Disk, job: Compaction, base_offset: int, pace: Callable[[int], None]
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every batch of a log file, its CRC checked: a copy of damage would look whole."""
+    """Every batch of a segment, its CRC and its place in order checked: a copy of damage would look whole."""
+    path = f"{job.folder}/{base_offset:020d}.log"
+    size = dict(job.segments)[base_offset]
+    next_offset, end_offset = base_offset, _end_of(job, base_offset)
     file = disk.open(path, readonly=True)
     try:
         position = 0
@@ -315,7 +317,14 @@ def _batches(
                 if HEADER_BYTES <= length <= size - position - at and length > len(chunk) - at:
                     break
                 header = check_stored(chunk, at, len(chunk))
+                if header.base_offset < next_offset or header.last_offset >= end_offset:
+                    # Base offsets lie outside the CRC.
+                    raise CompactionFailed(
+                        f"{path} at byte {position + at}: offsets {header.base_offset} to {header.last_offset}"
+                        f" where {next_offset} to {end_offset} may follow"
+                    )
                 yield header, chunk[at : at + length]
+                next_offset = header.end_offset
                 at += length
             if at == 0:
                 if wanted >= size - position:
@@ -408,7 +417,7 @@ class _Filter:
         has_tombstone = not header.is_control and any(not span.has_value for span in kept)
         if horizon_ms is None and (has_tombstone or nothing_left):
             horizon_ms = self.job.now_ms + self.job.delete_retention_ms
-            if all(INT64_MIN <= header.base_timestamp + span.timestamp_delta - horizon_ms for span in kept):
+            if all(header.base_timestamp + span.timestamp_delta - horizon_ms >= INT64_MIN for span in kept):
                 return entry, _rewritten(header, body, kept, horizon_ms)
             horizon_ms = None  # a timestamp so far back cannot be told relative to it
         if len(kept) == len(spans):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import Err, KafkaError
-from headrace.records.batch import Record, build_batch, read_header
+from headrace.records.batch import BatchBuilder, Record, build_batch, read_header
 from headrace.records.control import Marker, encode_marker
 from headrace.replication.producers import AbortedTransaction, ProducerStates
 
@@ -364,3 +364,13 @@ def test_replay_equals_what_was_recorded_live() -> None:
     assert replayed.snapshot() == live.states.snapshot()
     assert replayed.first_unstable_offset == live.states.first_unstable_offset
     assert aborted == expected == [AbortedTransaction(P, 0, 6, 7), None]
+
+
+def test_an_emptied_marker_still_fences() -> None:
+    states = ProducerStates()
+    builder = BatchBuilder(base_offset=5, producer_id=P, producer_epoch=3, transactional=True, control=True)
+    emptied = builder.build(last_offset=5, max_timestamp=1_000)
+    assert states.replay(emptied, 0, read_header(emptied)) is None
+    assert states.last_records() == {P: (-1, 3)}
+    assert refusal(states, P, 2, 0, 0) == Err.INVALID_PRODUCER_EPOCH
+    states.check(P, 3, 0, 0)
