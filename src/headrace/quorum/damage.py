@@ -7,14 +7,18 @@ batch with good ones behind it is something else: cutting there would take back 
 import re
 from struct import Struct
 
+from crc32c import crc32c
+
 from headrace.errors import KafkaError
 from headrace.quorum import QuorumError
 from headrace.records.batch import check_stored
-from headrace.records.layout import HEADER_BYTES
+from headrace.records.layout import CRC_AT, CRC_FROM, HEADER_BYTES, LOG_OVERHEAD
 from headrace.storage.files import Disk
 
 _SEGMENT = re.compile(r"\d{20}\.log")
 _BASE_OFFSET = Struct(">q")
+_LENGTH = Struct(">i")
+_CRC = Struct(">I")
 _MAYBE_BATCH = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)
 """Where a batch could begin: offsets stay below 2^48, and its magic is 2."""
 
@@ -24,38 +28,65 @@ def check_log(disk: Disk, folder: str) -> None:
     if not disk.exists(folder):
         return
     names = [name for name in disk.list(folder) if _SEGMENT.fullmatch(name)]
+    walk = _Walk(int(names[0][:20]) if names else 0)
     for name in names:
         path = f"{folder}/{name}"
         data = memoryview(disk.read_bytes(path))
-        bad, next_offset = _first_bad(data, int(name[:20]))
-        if bad is None:
+        torn = walk.segment(data, path)
+        if torn is None:
             continue
         if name != names[-1]:
             raise QuorumError(
-                f"{path} is damaged at byte {bad}, and the log goes on behind it; restore it from a copy"
+                f"{path} is damaged at byte {torn}, and the log goes on behind it; restore it from a copy"
             )
-        good = _next_good(data, bad + 1, next_offset)
+        good = _next_good(data, torn + 1, walk.next_offset)
         if good is not None:
             raise QuorumError(
-                f"{path} is damaged at byte {bad}, and whole batches follow at byte {good}; restore it from a copy"
+                f"{path} is damaged at byte {torn}, and whole batches follow at byte {good}; restore it from a copy"
             )
 
 
-def _first_bad(data: memoryview, next_offset: int) -> tuple[int | None, int]:
-    """Where the first batch begins that is not whole, or None; and the offset expected there."""
-    pos, end = 0, len(data)
-    while pos < end:
-        if end - pos < HEADER_BYTES:
-            return pos, next_offset
-        try:
-            header = check_stored(data, pos, end)
-        except KafkaError:
-            return pos, next_offset
-        if header.base_offset < next_offset:
-            return pos, next_offset
-        next_offset = header.last_offset + 1
-        pos += header.size
-    return None, next_offset
+class _Walk:
+    """Batch after batch: offsets without a gap, epochs that never go back.
+
+    Both stand outside a batch's CRC, so that a good CRC with a wrong offset or epoch is damage and no torn write.
+    """
+
+    def __init__(self, next_offset: int) -> None:
+        self.next_offset = next_offset
+        self.epoch = 0
+
+    def segment(self, data: memoryview, path: str) -> int | None:
+        """Where the first batch begins that is not whole, or None."""
+        pos, end = 0, len(data)
+        while pos < end:
+            if end - pos < HEADER_BYTES:
+                return pos
+            try:
+                header = check_stored(data, pos, end)
+            except KafkaError:
+                if _whole(data, pos, end):
+                    raise QuorumError(
+                        f"{path} is damaged at byte {pos}: a batch has lost its place"
+                    ) from None
+                return pos
+            if header.base_offset != self.next_offset or header.leader_epoch < self.epoch:
+                raise QuorumError(
+                    f"{path} is damaged at byte {pos}: a batch with offset {header.base_offset} and epoch"
+                    f" {header.leader_epoch} where {self.next_offset} and {self.epoch} come next; restore it from a copy"
+                )
+            self.next_offset = header.last_offset + 1
+            self.epoch = header.leader_epoch
+            pos += header.size
+        return None
+
+
+def _whole(data: memoryview, pos: int, end: int) -> bool:
+    """Whether only what stands outside the CRC is wrong: then it was written whole."""
+    size = LOG_OVERHEAD + _LENGTH.unpack_from(data, pos + 8)[0]
+    if not HEADER_BYTES <= size <= end - pos:
+        return False
+    return bool(crc32c(data[pos + CRC_FROM : pos + size]) == _CRC.unpack_from(data, pos + CRC_AT)[0])
 
 
 def _next_good(data: memoryview, pos: int, next_offset: int) -> int | None:

@@ -15,6 +15,7 @@ from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.metadata.delta import Delta
 from headrace.metadata.image import Image
+from headrace.metadata.loader import Loader
 from headrace.metadata.outcome import Outcome
 from headrace.metadata.records import Record, encode_record
 from headrace.protocol import messages as m
@@ -226,6 +227,7 @@ class KraftQuorum:
 
     async def write(self, decide: Callable[[Image], Outcome[Any]]) -> Any:
         """Decide on `tip` and append in one step; the response once all that it rests on is committed."""
+        self._check_writable()
         outcome = decide(self.tip)
         if outcome.records:
             await self.append(outcome.records)
@@ -302,6 +304,7 @@ class KraftQuorum:
             return
         self.failed = error
         self.leader_id = -1
+        self._loader = Loader(self._image)
         refusal = KafkaError(Err.KAFKA_STORAGE_ERROR, f"the metadata log has failed: {error}")
         while self._pending:
             done = self._pending.popleft().done

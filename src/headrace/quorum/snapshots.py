@@ -174,10 +174,18 @@ def decode_snapshot(snapshot_id: SnapshotId, data: bytes, path: str) -> Snapshot
     timestamp_ms = -1
     kraft_version = 0
     voters = None
+    next_offset = 0
     opened = closed = False
     for batch in decode_batches(data, path):
         if closed:
             raise QuorumError(f"{path} is damaged: it goes on after its footer")
+        header = batch.header
+        if header.base_offset != next_offset or header.leader_epoch != snapshot_id.epoch:
+            # Both stand outside the batch's CRC.
+            raise QuorumError(
+                f"{path} is damaged: a batch with offset {header.base_offset} where {next_offset} comes next"
+            )
+        next_offset = header.last_offset + 1
         for kind, message in batch.control:
             if kind == ControlType.SNAPSHOT_HEADER:
                 assert isinstance(message, m.SnapshotHeaderRecord)
