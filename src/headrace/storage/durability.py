@@ -3,11 +3,45 @@
 The loop takes a plan, a thread runs it, the loop marks it. Nothing in a plan changes after it was taken.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from headrace.storage.files import Disk, File
 from headrace.storage.pool import Handle
 from headrace.storage.segment import Segment
+
+
+class DirtyPaths:
+    """Files or folders that have changed since they were last synced.
+
+    A sync clears only what it has seen: a folder that gets another entry while a thread syncs it is still dirty.
+    """
+
+    __slots__ = ("_changed_at", "_changes")
+
+    def __init__(self) -> None:
+        self._changed_at: dict[str, int] = {}
+        self._changes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._changed_at)
+
+    def add(self, *paths: str) -> None:
+        self._changes += 1
+        for path in paths:
+            self._changed_at[path] = self._changes
+
+    def seen(self) -> dict[str, int]:
+        """What is dirty now, for a plan."""
+        return dict(sorted(self._changed_at.items()))
+
+    def synced(self, seen: Mapping[str, int]) -> None:
+        for path, change in seen.items():
+            if self._changed_at.get(path) == change:
+                del self._changed_at[path]
+
+    def clear(self) -> None:
+        self._changed_at.clear()
 
 
 class SegmentSync(NamedTuple):
@@ -32,8 +66,8 @@ class SyncPlan:
         end_offset: int,
         generation: int,
         segments: list[SegmentSync],
-        files: list[str],
-        folders: list[str],
+        files: Mapping[str, int],
+        folders: Mapping[str, int],
         epochs: tuple[str, bytes] | None,
     ) -> None:
         self.disk = disk

@@ -14,7 +14,7 @@ from headrace.records.layout import BatchHeader, iter_headers
 from headrace.replication.producers import AbortedTransaction, ProducerStates
 from headrace.storage import epochs as epoch_file
 from headrace.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
-from headrace.storage.durability import SegmentSync, SyncPlan
+from headrace.storage.durability import DirtyPaths, SegmentSync, SyncPlan
 from headrace.storage.epochs import EpochCache
 from headrace.storage.files import Buffer, Disk, File, start_writeback
 from headrace.storage.pool import FilePool
@@ -70,8 +70,8 @@ class Log(LogReader):
         self._generation = 0
         self._opened_clean_at = end_offset if recovery.clean else -1
         """Where the log ended when it was opened with all its files in order: nothing to write if it still does."""
-        self._dirty_folders: set[str] = set()
-        self._dirty_files: set[str] = set()
+        self._dirty_folders = DirtyPaths()
+        self._dirty_files = DirtyPaths()
 
     @classmethod
     def open(
@@ -125,10 +125,9 @@ class Log(LogReader):
             snapshots=loaded.snapshots,
             recovery=loaded.report,
         )
-        if is_new:
-            log._dirty_folders.update((os.path.dirname(path), path))
-        elif not loaded.report.clean:
-            log._dirty_folders.add(path)
+        if is_new or not loaded.report.clean:
+            # A process killed right after it made the folder has left a name that no sync has reached.
+            log._dirty_folders.add(os.path.dirname(path), path)
         if log.topic_id is None and topic_id is not None:
             log.write_topic_id(topic_id)
         return log
@@ -315,8 +314,8 @@ class Log(LogReader):
             self.end_offset,
             self._generation,
             parts,
-            sorted(self._dirty_files),
-            sorted(self._dirty_folders),
+            self._dirty_files.seen(),
+            self._dirty_folders.seen(),
             epochs,
         )
 
@@ -342,8 +341,8 @@ class Log(LogReader):
             part.segment.synced_size = max(part.segment.synced_size, part.size)
             if part.rolled:
                 part.segment.synced = True
-        self._dirty_files.difference_update(plan.files)
-        self._dirty_folders.difference_update(plan.folders)
+        self._dirty_files.synced(plan.files)
+        self._dirty_folders.synced(plan.folders)
         if plan.end_offset > self.durable_end:
             self.durable_end = plan.end_offset
         # Whole segments only: recovery checks a segment from its first byte, and rebuilds its indexes.
@@ -531,7 +530,7 @@ class Log(LogReader):
         if self.end_offset != self._opened_clean_at:
             active = self.active
             active.write_indexes()
-            self._dirty_files.update((active.path(".index"), active.path(".timeindex")))
+            self._dirty_files.add(active.path(".index"), active.path(".timeindex"))
             self._dirty_folders.add(self.path)
             self._write_snapshot(self.end_offset)
             self.snapshots.remove_strays(self._bases)
@@ -559,7 +558,8 @@ class Log(LogReader):
         """Go on under another name, as after a rename to `-delete` or from `-future`."""
         self.disk.rename(self.path, path)
         self.path = path
-        self._dirty_folders = {os.path.dirname(path), path}
+        self._dirty_folders.clear()
+        self._dirty_folders.add(os.path.dirname(path), path)
         self._dirty_files.clear()
         self.snapshots.move(path)
         for segment in self.segments:
