@@ -8,6 +8,7 @@ from headrace.client.errors import ClientError
 from headrace.testing.simulator.brokers import broker
 from headrace.testing.simulator.checkers import Anomaly, check
 from headrace.testing.simulator.disk import CrashMode
+from headrace.testing.simulator.loop import SimClock
 from headrace.testing.simulator.network import Conditions
 from headrace.testing.simulator.workload import Options, Workload, summary
 from headrace.testing.simulator.world import Node, World
@@ -43,7 +44,7 @@ async def _scenario(world: World, settings: dict[str, str], modes: tuple[CrashMo
     }
     node = world.node(BROKER)
     await node.start(broker(settings))
-    workload = Workload(f"{BROKER}:9092", world.dice("workload"), options)
+    workload = Workload(f"{BROKER}:9092", world.dice("workload"), SimClock(world.loop), options)
     async with Admin(f"{BROKER}:9092") as admin:
         await admin.create_topic(options.topic, options.partitions, 1, topic_configs)
 

@@ -11,6 +11,7 @@ from random import Random
 from headrace.client import raw
 from headrace.client.cluster import Cluster
 from headrace.client.errors import ClientError, RequestFailed, err_of
+from headrace.clock import Clock
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
@@ -40,9 +41,10 @@ class Options:
 class Workload:
     """Producers and consumers of one topic. Cancel their tasks to stop them: the history says what they knew by then."""
 
-    def __init__(self, bootstrap: str, random: Random, options: Options | None = None) -> None:
+    def __init__(self, bootstrap: str, random: Random, clock: Clock, options: Options | None = None) -> None:
         self.bootstrap = bootstrap
         self.random = random
+        self.clock = clock
         self.options = options if options is not None else Options()
         self.history = History()
         self.acknowledged = 0
@@ -81,8 +83,9 @@ class Workload:
         try:
             if options.idempotent and not identity.known:
                 await identity.ask(cluster)
+            now_ms = self.clock.wall_ms()
             batch = build_batch(
-                [Record(0, index, b"key", value) for index, value in enumerate(values)],
+                [Record(0, now_ms, b"key", value) for value in values],
                 producer_id=identity.producer_id,
                 producer_epoch=identity.producer_epoch,
                 base_sequence=identity.next_sequence(partition, len(values)),
