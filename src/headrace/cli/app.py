@@ -1,6 +1,5 @@
 """The typer application: every command and its help. `up` is listed here and parsed in `up`."""
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -59,8 +58,4 @@ def run(words: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # The reader, such as `head`, has seen enough; nothing may be flushed to it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return 0

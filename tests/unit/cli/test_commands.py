@@ -1,0 +1,233 @@
+"""Topic commands, doctor and the rest, as a user types them."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace import __version__
+from headrace.cli import doctor
+from headrace.cli.app import run
+from headrace.cli.doctor import Verdict
+from headrace.cli.output import pairs, size_text
+from headrace.client.cluster import Broker
+from headrace.client.errors import ClientError
+from tests.reference.apache import free_ports
+from tests.unit.client.fake import FakeBroker
+
+
+@pytest.fixture
+def command(capsys, monkeypatch):
+    """Run a command in this process: (exit code, stdout, stderr)."""
+    monkeypatch.delenv("HEADRACE_BOOTSTRAP", raising=False)
+
+    def call(*words):
+        try:
+            code = run([str(word) for word in words])
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def fake():
+    """A fake broker that runs in a thread, since commands run a loop of their own."""
+    ready, stop = threading.Event(), threading.Event()
+    holder = {}
+
+    async def serve():
+        async with FakeBroker() as broker:
+            holder["broker"] = broker
+            ready.set()
+            await asyncio.to_thread(stop.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    ready.wait(10)
+    yield holder["broker"]
+    stop.set()
+    thread.join(10)
+
+
+# -- topics
+
+
+def test_topics_from_birth_to_death(command, headrace):
+    at = ("-b", headrace.bootstrap)
+    assert command("topic", "create", "cli-a", "cli-b", "-p", 3, "--set", "retention.ms=5000", *at) == (
+        0,
+        "created cli-a: 3 partitions, replication factor 1\ncreated cli-b: 3 partitions, replication factor 1\n",
+        "",
+    )
+    code, out, err = command("topic", "create", "cli-a", *at)
+    assert (code, out) == (1, "") and err.startswith("headrace: topic 'cli-a' was not created: ")
+    assert command("topic", "create", "cli-a", "--if-not-exists", *at) == (0, "cli-a exists already\n", "")
+    listed = {row["name"]: row for row in json.loads(command("topic", "list", "--json", *at)[1])}
+    assert (listed["cli-a"]["partitions"], listed["cli-a"]["problem"]) == (3, "")
+    assert "cli-b" in command("topic", "list", *at)[1]
+    assert command("topic", "alter", "cli-a", "-p", 4, "--set", "segment.ms=9000", "--unset", "retention.ms", *at) == (
+        0,
+        "cli-a: segment.ms=9000, retention.ms back to its default\ncli-a: 4 partitions\n",
+        "",
+    )
+    (described,) = json.loads(command("topic", "describe", "cli-a", "--json", *at)[1])
+    assert described["configs"] == {"segment.ms": "9000"}
+    assert [row["partition"] for row in described["partition_details"]] == [0, 1, 2, 3]
+    assert described["partition_details"][0] == {
+        "partition": 0, "leader": 1, "leader_epoch": 0, "replicas": [1], "isr": [1], "offline": [],
+        "start_offset": 0, "end_offset": 0, "size_bytes": 0,
+    }  # fmt: skip
+    text = command("topic", "describe", "cli-a", "cli-b", *at)[1]
+    assert "  segment.ms=9000\n" in text and "PARTITION  LEADER  REPLICAS  IN SYNC" in text
+    assert command("topic", "delete", "cli-a", "cli-b", *at) == (0, "deleted cli-a\ndeleted cli-b\n", "")
+    code, _, err = command("topic", "delete", "cli-a", *at)
+    assert (code, err) == (
+        1,
+        "headrace: topic 'cli-a' was not deleted: there is no topic of this name [UNKNOWN_TOPIC_OR_PARTITION]\n",
+    )
+    assert command("topic", "delete", "cli-a", "--if-exists", *at) == (0, "there is no topic cli-a\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["topic", "create", "t", "--set", "retention.ms"], "--set retention.ms: write --set NAME=VALUE"),
+        (["topic", "alter", "t"], "nothing to alter"),
+        (["topic", "list", "-b", "h:x"], "'h:x' is not an address"),
+    ],
+)
+def test_wrong_words_are_one_line(command, words, message):
+    code, out, err = command(*words)
+    assert (code, out) == (1, "") and err.startswith(f"headrace: {message}") and err.count("\n") == 1
+
+
+def test_a_broker_that_is_not_there_is_explained(command):
+    (port,) = free_ports(1)
+    code, out, err = command("topic", "list", "-b", f"127.0.0.1:{port}")
+    assert (code, out) == (1, "")
+    assert err == f"headrace: cannot connect to 127.0.0.1:{port}: connection refused. Is a broker running? Start one with: headrace up\n"
+
+
+def test_partitions_in_trouble_are_marked(command, fake):
+    fake.add_topic("whole", 2)
+    fake.add_topic("headless", 2, leader=-1)
+    fake.add_topic("lagging")
+    fake.topics["lagging"].partitions[0].isr_nodes = []
+    listed = {row["name"]: row["problem"] for row in json.loads(command("topic", "list", "--json", "-b", fake.address)[1])}
+    assert listed == {"whole": "", "headless": "2 without a leader", "lagging": "1 under-replicated"}
+
+
+def test_help_names_every_command(command):
+    out = command("--help")[1]
+    for name in ("up", "topic", "log", "doctor", "demo", "version"):
+        assert name in out
+
+
+@pytest.mark.parametrize("words", [["version"], ["--version"]])
+def test_version(words):
+    done = subprocess.run([sys.executable, "-m", "headrace", *words], capture_output=True, text=True, check=True)
+    assert done.stdout == f"headrace {__version__}\n"
+
+
+def test_a_reader_that_stops_early_causes_no_noise(tmp_path):
+    log = tmp_path / "replication-offset-checkpoint"
+    rows = "".join(f"topic {number} 5\n" for number in range(50_000))
+    log.write_text(f"0\n50000\n{rows}")
+    shell = f"{sys.executable} -m headrace log dump {log} | head -1"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+# -- doctor
+
+
+def test_a_healthy_cluster_and_machine(command, fake, tmp_path):
+    fake.add_topic("t", 2)
+    code, out, _ = command("doctor", "-b", fake.address, "--data", tmp_path)
+    assert f"broker 1 advertises {fake.address}: reachable from here" in out
+    assert "1 topics, 2 partitions, all with a leader" in out
+    assert "✗" not in out and code == 0
+
+
+def test_an_address_that_leads_nowhere(command, fake, tmp_path):
+    (nowhere,) = free_ports(1)
+    fake.advertised = "127.0.0.1", nowhere
+    code, out, _ = command("doctor", "-b", fake.address, "--data", tmp_path)
+    assert code == 1
+    assert f"✗ broker 1 advertises 127.0.0.1:{nowhere}" in out
+    assert f"it advertises {nowhere}: a mapped port" in out and f"advertised.listeners=PLAINTEXT://{fake.address}" in out
+
+
+def test_no_broker_at_all(command, tmp_path):
+    (nowhere,) = free_ports(1)
+    code, out, _ = command("doctor", "-b", f"127.0.0.1:{nowhere}", "--data", tmp_path)
+    assert code == 1 and "connection refused" in out and "headrace up" in out
+
+
+@pytest.mark.parametrize(
+    ("broker", "bootstrap", "words"),
+    [
+        (Broker(1, "127.0.0.1", 9092), ("10.0.0.5", 9092), "own loopback"),
+        (Broker(1, "localhost", 9092), ("db.example", 9092), "own loopback"),
+        (Broker(1, "10.0.0.5", 9092), ("10.0.0.5", 19092), "mapped port"),
+        (Broker(1, "a1b2c3", 9092), ("10.0.0.5", 9092), "make a1b2c3 resolve"),
+        (Broker(1, "10.0.0.5", 9092), ("10.0.0.5", 9092), "just have stopped"),
+    ],
+)
+def test_why_an_advertised_address_may_fail(broker, bootstrap, words):
+    assert words in doctor.explain_unreachable(broker, bootstrap)
+
+
+def test_the_data_folder(tmp_path):
+    (finding,) = doctor.check_folder(tmp_path / "new" / "deeper")
+    assert finding.verdict is Verdict.GOOD and "can be made" in finding.text
+    (tmp_path / "file").write_text("")
+    (finding,) = doctor.check_folder(tmp_path / "file")
+    assert finding.verdict is Verdict.BAD
+    (tmp_path / "meta.properties").write_text("version=1\nnode.id=3\ncluster.id=c\n")
+    findings = list(doctor.check_folder(tmp_path))
+    assert findings[-1].text == "it belongs to node 3 of cluster c"
+    (tmp_path / "meta.properties").write_text("version=9\n")
+    assert list(doctor.check_folder(tmp_path))[-1].verdict is Verdict.BAD
+
+
+def test_the_machine():
+    assert doctor.check_descriptors(256, 1024).verdict is Verdict.NOTE
+    assert doctor.check_descriptors(256, 1 << 20).verdict is Verdict.GOOD
+    assert doctor.check_clock(0, 0).verdict is Verdict.BAD
+    now = 1_800_000_000.0
+    assert doctor.check_clock(now, now + 3600).verdict is Verdict.BAD
+    assert doctor.check_clock(now, now - 3600).verdict is Verdict.GOOD
+    assert doctor.check_disk(Path("/")).text
+
+
+# -- helpers
+
+
+def test_sizes_and_pairs():
+    assert [size_text(n) for n in (-1, 0, 999, 1_234, 5_600_000, 7 * 10**12)] == ["?", "0 B", "999 B", "1.2 KB", "5.6 MB", "7.0 TB"]
+    assert pairs(["a=b=c", " d = e "]) == {"a": "b=c", "d": "e"}
+    with pytest.raises(ClientError):
+        pairs(["=x"])
+
+
+# -- demo
+
+
+def test_the_demo_ends_well_and_cleans_up(tmp_path):
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "demo", "--records", "20000"],
+        capture_output=True, text=True, timeout=60, check=False, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "All is right: 20,000 records" in done.stdout and "kill -9" in done.stdout
+    assert list(tmp_path.iterdir()) == []

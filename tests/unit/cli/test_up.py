@@ -1,0 +1,203 @@
+"""`headrace up`: options from everywhere, refusals in one line, and the life of the process."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from headrace.cli.broker_process import BrokerProcess
+from headrace.cli.up import load_config, main, parser, process_age_s
+from headrace.config import ConfigError
+
+
+def load(*words, env=None):
+    return load_config(parser().parse_args(words), env or {})
+
+
+def address(config):
+    return [str(listener) for listener in config.listeners]
+
+
+def test_defaults_are_safe(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    config = load()
+    assert address(config) == ["PLAINTEXT://127.0.0.1:9092"]
+    assert config.log_dirs == [str(tmp_path / "headrace-data")]
+    assert (config.node_id, config["metrics.port"]) == (1, -1)
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path):
+    file = tmp_path / "server.properties"
+    file.write_text("log.retention.hours=1\nnum.partitions=2\nlog.dirs=/file\nnode.id=5\n")
+    env = {"HEADRACE_LOG_RETENTION_HOURS": "2", "HEADRACE_NUM_PARTITIONS": "3", "HOME": "/"}
+    config = load("--config", str(file), "--set", "log.retention.hours=4", "--data", str(tmp_path / "d"), env=env)
+    assert config["log.retention.hours"] == 4
+    assert config["num.partitions"] == 3
+    assert config.node_id == 5
+    assert config.log_dirs == [str(tmp_path / "d")]
+
+
+@pytest.mark.parametrize(
+    ("words", "listeners"),
+    [
+        (["--port", "0"], ["PLAINTEXT://127.0.0.1:0"]),
+        (["--host", "0.0.0.0"], ["PLAINTEXT://0.0.0.0:9092"]),
+        (["--host", "::1", "--port", "9093"], ["PLAINTEXT://[::1]:9093"]),
+        (["--set", "listeners=PLAINTEXT://:1234"], ["PLAINTEXT://:1234"]),
+        (["--set", "listeners=PLAINTEXT://h:1234", "--port", "9"], ["PLAINTEXT://h:9"]),
+        (["--set", "listeners=PLAINTEXT://h:1234", "--host", "i"], ["PLAINTEXT://i:1234"]),
+        (
+            ["--set", "listeners=PLAINTEXT://h:1,CONTROLLER://h:2", "--port", "0"],
+            ["PLAINTEXT://h:0", "CONTROLLER://h:2"],
+        ),
+    ],
+)
+def test_where_it_listens(words, listeners):
+    assert address(load("--data", "/d", *words)) == listeners
+
+
+def test_a_listener_in_the_environment_counts():
+    assert address(load("--data", "/d", env={"HEADRACE_LISTENERS": "PLAINTEXT://:7"})) == ["PLAINTEXT://:7"]
+
+
+def test_host_and_port_do_not_choose_among_several_listeners():
+    words = ["listeners=PLAINTEXT://h:1,INSIDE://h:2", "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT"]
+    with pytest.raises(ConfigError, match="2 client listeners are configured"):
+        load("--set", words[0], "--set", words[1], "--port", "0")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "log.retention.hour=1"], "Unknown option log.retention.hour (did you mean log.retention.hours?)"),
+        (["--set", "num.partitions=many"], "num.partitions: 'many' is not an integer"),
+        (["--set", "num.partitions"], "--set num.partitions: write --set NAME=VALUE"),
+        (["--config", "/no/such/file"], "cannot read /no/such/file: No such file or directory"),
+        (["--set", "listeners=PLAINTEXT:9092"], "listeners: 'PLAINTEXT:9092' is not NAME://host:port"),
+    ],
+)
+def test_what_is_said_wrongly_is_refused_in_one_line(words, message, capsys):
+    assert main(words) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"headrace: {message}")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["--port", "65536"], ["--port", "x"], ["--prot", "1"], ["extra"]])
+def test_wrong_arguments_exit_with_2(words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    assert "usage: headrace up" in capsys.readouterr().err
+
+
+def test_the_way_to_up_imports_neither_typer_nor_rich():
+    check = (
+        "import sys, headrace.cli.main, headrace.cli.up, headrace.broker.server;"
+        "found = {'typer', 'rich', 'click'} & set(sys.modules); assert not found, found"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_the_age_of_this_process_is_that_of_its_start():
+    assert 0 < process_age_s() < 24 * 3600
+
+
+# -- with a process
+
+
+@pytest.fixture
+def broker(tmp_path):
+    process = BrokerProcess(tmp_path / "data", tmp_path / "broker.log")
+    yield process
+    process.kill9()
+
+
+def test_the_first_line_says_where_and_a_stop_is_clean(broker, tmp_path):
+    line = broker.start()
+    assert re.fullmatch(
+        rf"Headrace \S+ ready on 127\.0\.0\.1:{broker.port} \(data in {re.escape(str(tmp_path / 'data'))}, node 1, started in \d+\.\d\d s\)",
+        line,
+    )
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=5):
+        pass
+    broker.stop()
+    assert "Traceback" not in broker.log.read_text()
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_ctrl_c_stops_it_too(broker):
+    broker.start()
+    broker.process.send_signal(signal.SIGINT)
+    assert broker.process.wait(20) == 0
+
+
+def run_up(*words, **options):
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "up", *words], capture_output=True, text=True, timeout=30, check=False, **options
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_port_in_use_is_told(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, out, err = run_up("--port", str(port), "--data", str(tmp_path / "data"))
+    assert (code, out) == (1, "")
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("headrace: ") and str(port) in last and "in use" in last
+    assert "Traceback" not in err
+
+
+def test_a_folder_in_use_is_told(broker, tmp_path):
+    broker.start()
+    code, out, err = run_up("--port", "0", "--data", str(tmp_path / "data"))
+    assert (code, out) == (1, "")
+    assert err.strip().splitlines()[-1].startswith("headrace: ") and str(tmp_path / "data") in err
+    assert "Traceback" not in err
+
+
+def test_the_folder_of_another_node_is_refused(broker, tmp_path):
+    broker.start()
+    broker.stop()
+    code, out, err = run_up("--port", "0", "--data", str(tmp_path / "data"), "--node-id", "2")
+    assert (code, out) == (1, "")
+    assert err.strip().splitlines()[-1].startswith("headrace: ") and "Traceback" not in err
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_rights_is_told(tmp_path):
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    code, out, err = run_up("--port", "0", "--data", str(locked / "data"))
+    assert (code, out) == (1, "")
+    assert err.startswith("headrace: ") and "Traceback" not in err
+
+
+def test_a_file_in_place_of_the_folder_is_told(tmp_path):
+    (tmp_path / "data").write_text("not a folder")
+    code, out, err = run_up("--port", "0", "--data", str(tmp_path / "data"))
+    assert (code, out) == (1, "")
+    assert err.strip().splitlines()[-1].startswith("headrace: ") and "Traceback" not in err
+
+
+def test_options_without_effect_are_named_and_taken(broker, tmp_path):
+    config = tmp_path / "server.properties"
+    config.write_text("num.network.threads=3\nlog.retention.hours=5\n")
+    environment = {**os.environ, "HEADRACE_KAFKA_LIBS": "/anywhere"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "headrace", "up", "--port", "0", "--data", str(tmp_path / "d"), "--config", str(config)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    ) as process:  # fmt: skip
+        assert " ready on " in process.stdout.readline()
+        process.terminate()
+        _, err = process.communicate(timeout=20)
+    assert "without effect in Headrace: num.network.threads\n" in err
+    assert process.returncode == 0
