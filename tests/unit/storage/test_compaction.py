@@ -548,6 +548,7 @@ def scenario(disk: MemoryDisk) -> Writer:
     t = {"producer_id": 7, "producer_epoch": 1, "transactional": True}
     for n in range(6):
         writer.put((b"k%d" % (n % 3), b"v%d" % n), (b"only%d" % n, b"x" * 40))
+        writer.roll()  # small segments, so that groups are made of several
     writer.put((b"k0", b"aborted"), base_sequence=0, **t)
     writer.end(7, 1, committed=False)
     for n in range(6):
@@ -575,13 +576,16 @@ def test_a_power_cut_at_every_step_leaves_old_or_new(mode: CrashMode) -> None:
     reference = opened(base.fork())
     job = reference.job()
     assert job is not None
+    joined = 0
     for cleaned in compact(reference.disk, job):
         swap = begin_swap(reference.log, cleaned)
         assert swap is not None
         swap.run()
         swap.finish()
         states.append(values(reference.log))
+        joined = max(joined, len(cleaned.old_segments))
     assert len(states) > 2
+    assert joined > 2
 
     seen = set()
     step = 0

@@ -1,0 +1,281 @@
+import errno
+import random
+from collections.abc import Callable
+
+import pytest
+
+from headrace.config import LogConfig
+from headrace.storage.checkpoints import MetaProperties
+from headrace.storage.files import RealDisk
+from headrace.storage.manager import LogDirError, LogManager
+from headrace.testing.simulator.disk import MemoryDisk
+from headrace.testing.simulator.pages import CrashMode
+
+from .helpers import append, offsets, read_all
+
+TOPIC_ID = bytes(range(16))
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    return MemoryDisk()
+
+
+def manager(disk: MemoryDisk, *dirs: str, load: bool = True, node_id: int = 1, **options: object) -> LogManager:
+    made = LogManager(disk, dirs or ("/a",), node_id=node_id, **options)  # type: ignore[arg-type]
+    made.open()
+    if load:
+        list(made.load(1000))
+    return made
+
+
+def put(disk: MemoryDisk, path: str, data: bytes) -> None:
+    disk.open(path, create=True).append(data)
+
+
+def test_a_clean_stop_is_remembered_and_used_once(disk: MemoryDisk) -> None:
+    first = manager(disk)
+    log = first.create("t", 0, TOPIC_ID, 1000)
+    written = [append(log) for _ in range(5)]
+    log.advance_log_start(2)
+    first.close(broker_epoch=9, high_watermarks={("t", 0): 4})
+    assert disk.read_bytes("/a/.kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":9}'
+    assert disk.read_bytes("/a/recovery-point-offset-checkpoint") == b"0\n1\nt 0 5\n"
+    assert disk.read_bytes("/a/log-start-offset-checkpoint") == b"0\n1\nt 0 2\n"
+    assert disk.read_bytes("/a/replication-offset-checkpoint") == b"0\n1\nt 0 4\n"
+
+    second = manager(disk)
+    log_dir = second.dirs[0]
+    assert (log_dir.clean, log_dir.broker_epoch) == (True, 9)
+    assert log_dir.high_watermarks == {("t", 0): 4}
+    again = second.get("t", 0)
+    assert again is not None and second.get_by_id(TOPIC_ID, 0) is again
+    assert (again.log_start_offset, again.end_offset, again.durable_end) == (2, 5, 5)
+    assert again.recovery.clean and read_all(again) == written[2:]
+    assert not disk.exists("/a/.kafka_cleanshutdown")
+
+    disk.kill()
+    third = manager(disk)
+    assert not third.dirs[0].clean and third.dirs[0].broker_epoch == -1
+    found = third.get("t", 0)
+    assert found is not None and not found.recovery.clean
+
+
+def test_identity_is_created_once_and_kept(disk: MemoryDisk) -> None:
+    first = manager(disk, "/a", "/b")
+    first.close()
+    second = manager(disk, "/b", "/a")
+    assert second.cluster_id == first.cluster_id
+    assert [d.directory_id for d in second.dirs] == [d.directory_id for d in reversed(first.dirs)]
+    assert MetaProperties.decode(disk.read_bytes("/a/meta.properties")) == MetaProperties(
+        first.cluster_id, 1, first.dirs[0].directory_id
+    )
+
+
+def test_somebody_elses_folder_is_refused_in_one_line(disk: MemoryDisk) -> None:
+    manager(disk, "/a").close()
+    manager(disk, "/b", node_id=2).close()
+    disk.make_dirs("/c")
+    put(disk, "/c/meta.properties", b"version=9\n")
+    cases = [
+        (("/a",), {"node_id": 2}, "node.id=1"),
+        (("/a",), {"cluster_id": "other"}, "belongs to cluster"),
+        (("/b",), {}, "node.id=2"),
+        (("/new",), {"may_format": False}, "headrace format"),
+        (("/c",), {}, "unreadable"),
+        ((), {}, "log.dirs is empty"),
+    ]
+    for dirs, options, words in cases:
+        made = LogManager(disk, dirs, **{"node_id": 1, **options})  # type: ignore[arg-type]
+        with pytest.raises(LogDirError, match=words) as caught:
+            made.open()
+        assert "\n" not in str(caught.value)
+        made.close(clean=False)
+
+
+def test_a_copied_dir_is_refused(disk: MemoryDisk) -> None:
+    manager(disk, "/a").close()
+    disk.make_dirs("/b")
+    put(disk, "/b/meta.properties", disk.read_bytes("/a/meta.properties"))
+    with pytest.raises(LogDirError, match=r"directory\.id"):
+        manager(disk, "/a", "/b")
+
+
+def test_a_dir_serves_one_broker(disk: MemoryDisk) -> None:
+    first = manager(disk)
+    with pytest.raises(LogDirError, match="in use"):
+        manager(disk)
+    first.close()
+    manager(disk)
+
+
+def test_new_logs_go_where_there_are_fewest(disk: MemoryDisk) -> None:
+    made = manager(disk, "/a", "/b", "/c")
+    logs = [made.create("t", partition, TOPIC_ID, 1000) for partition in range(6)]
+    assert [log.path[:2] for log in logs] == ["/a", "/b", "/c"] * 2
+    made.remove(logs[1])
+    assert made.create("t", 1, TOPIC_ID, 1000).path == "/b/t-1"
+    assert made.create("t", 9, TOPIC_ID, 1000, directory_id=made.dirs[2].directory_id).path == "/c/t-9"
+
+
+def test_deleted_logs_go_in_two_steps(disk: MemoryDisk) -> None:
+    made = manager(disk, make_uuid=lambda: bytes(range(16)))
+    log = made.create("t", 0, TOPIC_ID, 1000)
+    append(log)
+    reading = log.read(0, 1000, 1)
+    assert reading is not None
+    folder = made.remove(log)
+    assert folder == "/a/t-0.000102030405060708090a0b0c0d0e0f-delete"
+    assert made.get("t", 0) is None and made.get_by_id(TOPIC_ID, 0) is None
+    assert reading.read()
+    reading.release()
+    again = made.create("t", 0, bytes(15) + b"\1", 1000)
+    assert again.end_offset == 0
+    made.remove_folder(folder)
+    made.remove_folder(folder)
+    assert disk.list("/a") == [".lock", "meta.properties", "t-0"]
+
+
+def test_long_names_still_fit_when_deleted(disk: MemoryDisk) -> None:
+    made = manager(disk)
+    folder = made.remove(made.create("t" * 249, 0, TOPIC_ID, 1000))
+    assert len(folder.removeprefix("/a/")) == 255
+    made.close()
+    second = manager(disk)  # and is recognised by the next start
+    assert second.logs == {} and second.notes == [] and not disk.exists(folder)
+
+
+def test_strange_folders_are_reported_and_left_alone(disk: MemoryDisk) -> None:
+    made = manager(disk)
+    made.create("t", 0, TOPIC_ID, 1000)
+    for name in ("__cluster_metadata-0", "lost+found", "x-0.abc-stray", "x-1.abc-future", "x-2.abc-delete", "x-01", "nodash"):
+        disk.make_dirs(f"/a/{name}")
+        put(disk, f"/a/{name}/file", b"x")
+    put(disk, "/a/t-1", b"a file, not a folder")
+    made.close()
+    again = manager(disk)
+    assert list(again.logs) == [("t", 0)]
+    assert sorted(note.split(":")[0] for note in again.notes) == [
+        "/a/lost+found", "/a/nodash", "/a/x-0.abc-stray", "/a/x-01", "/a/x-1.abc-future",
+    ]  # fmt: skip
+    assert disk.exists("/a/x-01/file") and disk.exists("/a/x-0.abc-stray/file") and disk.exists("/a/lost+found/file")
+    assert not disk.exists("/a/x-2.abc-delete")
+
+
+def test_the_same_partition_in_two_dirs_stops_the_start(disk: MemoryDisk) -> None:
+    made = manager(disk, "/a", "/b")
+    made.create("t", 0, TOPIC_ID, 1000)
+    made.close()
+    disk.make_dirs("/b/t-0")
+    with pytest.raises(LogDirError, match="another log dir"):
+        manager(disk, "/a", "/b")
+
+
+def test_a_failing_dir_takes_only_its_own_logs(disk: MemoryDisk) -> None:
+    made = manager(disk, "/a", "/b")
+    lost, kept = made.create("t", 0, TOPIC_ID, 1000), made.create("t", 1, TOPIC_ID, 1000)
+    append(lost)
+    append(kept)
+    disk.fail("sync", errno.EIO, path="/a/*")
+    plan = lost.sync_plan()
+    assert plan is not None
+    with pytest.raises(OSError) as caught:
+        plan.run()
+    with pytest.raises(OSError):
+        lost.mark_durable(plan)
+    assert made.fail_dir(made.dir_of(lost), caught.value) == [lost]
+    assert made.get("t", 0) is None and made.get("t", 1) is kept
+    assert ("t", 0) in made.offline
+    with pytest.raises(OSError):
+        made.create("t", 0, TOPIC_ID, 1000)
+    assert made.create("t", 2, TOPIC_ID, 1000).path.startswith("/b")
+    made.close()
+    assert disk.exists("/b/.kafka_cleanshutdown") and not disk.exists("/a/.kafka_cleanshutdown")
+
+
+def test_an_unreadable_partition_does_not_keep_the_others_down(disk: MemoryDisk) -> None:
+    made = manager(disk)
+    for partition in range(3):
+        append(made.create("t", partition, TOPIC_ID, 1000))
+    disk.kill()
+    disk.fail("read", errno.EIO, path="/a/t-1/*", times=None)
+    again = manager(disk)
+    assert sorted(again.logs) == [("t", 0), ("t", 2)]
+    assert list(again.offline) == [("t", 1)]
+    assert any("t-1 is offline" in note for note in again.notes)
+
+
+def test_a_failed_close_leaves_no_clean_mark(disk: MemoryDisk) -> None:
+    made = manager(disk)
+    for partition in range(3):
+        append(made.create("t", partition, TOPIC_ID, 1000))
+    disk.fail("sync", errno.EIO, path="/a/t-1/*")
+    made.close()
+    assert not disk.exists("/a/.kafka_cleanshutdown")
+    assert any("could not be closed" in note for note in made.notes)
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b"0\n5\nt 0 1\n"])
+def test_damaged_checkpoints_only_cost_time(disk: MemoryDisk, damage: bytes) -> None:
+    made = manager(disk)
+    log = made.create("t", 0, TOPIC_ID, 1000)
+    for _ in range(4):
+        append(log)
+    made.close(high_watermarks={("t", 0): 4})
+    for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint"):
+        disk.open(f"/a/{name}").truncate(0)
+        put(disk, f"/a/{name}", damage)
+    again = manager(disk)
+    found = again.get("t", 0)
+    assert found is not None and offsets(read_all(found)) == [0, 1, 2, 3]
+    assert not found.recovery.clean
+    assert len([note for note in again.notes if "unreadable" in note]) == 3
+
+
+def test_truncation_lowers_the_recovery_point_on_disk_first(disk: MemoryDisk) -> None:
+    made = manager(disk, config_of=lambda topic: LogConfig(segment_bytes=300))
+    log = made.create("t", 0, TOPIC_ID, 1000)
+    for _ in range(20):
+        append(log, size=60)
+    log.flush()
+    made.checkpoint_plan().run()
+    assert disk.read_bytes("/a/recovery-point-offset-checkpoint") != b"0\n1\nt 0 2\n"
+    made.truncate_to({log: 2}).run()
+    assert disk.read_bytes("/a/recovery-point-offset-checkpoint") == b"0\n1\nt 0 2\n"
+
+
+def test_what_a_manager_closed_survives_a_power_cut(disk: MemoryDisk) -> None:
+    made = manager(disk, "/a", "/b", config_of=lambda topic: LogConfig(segment_bytes=500))
+    written = {}
+    for partition in range(6):
+        log = made.create("t", partition, TOPIC_ID, 1000)
+        written[partition] = [append(log, size=50) for _ in range(partition * 4)]
+
+    def backward(work: list[Callable[[], None]]) -> None:
+        for step in reversed(work):
+            step()
+
+    made.close(run_all=backward)
+    disk.crash(random.Random(1), CrashMode.LOSE)
+    again = manager(disk, "/a", "/b")
+    assert all(log_dir.clean for log_dir in again.dirs)
+    for partition, batches in written.items():
+        log = again.logs["t", partition]
+        assert read_all(log) == batches and log.topic_id == TOPIC_ID
+        assert log.recovery.segments_checked == 0
+
+
+def test_on_the_real_disk(tmp_path) -> None:
+    dirs = [str(tmp_path / "a"), str(tmp_path / "b")]
+    disk = RealDisk()
+    made = LogManager(disk, dirs, node_id=1)
+    made.open()
+    list(made.load(1000))
+    for partition in range(4):
+        append(made.create("t", partition, TOPIC_ID, 1000))
+    made.close()
+    again = LogManager(disk, dirs, node_id=1)
+    again.open()
+    assert [done for done, _, _ in again.load(1000)] == [0, 1, 2, 3, 4]
+    assert len(again.logs) == 4 and again.notes == []
+    again.close()
