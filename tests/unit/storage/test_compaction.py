@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -612,6 +613,9 @@ def test_a_power_cut_at_every_step_leaves_old_or_new(mode: CrashMode) -> None:
             assert after.end_offset == attempt.log.end_offset
             assert after.producers.last_records() == attempt.log.producers.last_records()
             assert not after.recovery.holes
+            for segment, following in pairwise(after.segments):
+                last = segment.last_batch()
+                assert last is None or last[1].last_offset < following.base_offset, "two logs in one"
             left = [name for name in fate.list(FOLDER) if name.endswith((".cleaned", ".swap", ".deleted"))]
             assert left == []
         step += 1
