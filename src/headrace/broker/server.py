@@ -10,6 +10,7 @@ import logging
 import os
 import resource
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ from headrace.storage.manager import LogManager
 
 logger = logging.getLogger("headrace.server")
 
+SWITCH_SECONDS = 0.001
 DRAIN_SECONDS = 10.0
 """How long a stop waits for requests in flight."""
 
@@ -324,6 +326,8 @@ def run(config: BrokerConfig, on_ready: Callable[[Ready], None]) -> None:
         finally:
             runtime.close()
 
+    # A sync thread that has finished must not wait five milliseconds for a busy loop to let it say so.
+    sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
 

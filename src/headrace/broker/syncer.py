@@ -4,7 +4,6 @@ On the loop, in one step, each dirty log's end and files are noted; a thread syn
 the loop, moves the durable end. What was written in between belongs to the next round, never to this one.
 """
 
-from asyncio import Future
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -15,7 +14,7 @@ from headrace.broker.runtime import Runtime
 from headrace.storage.durability import SyncPlan
 from headrace.storage.log import Log
 
-PARALLEL_SYNCS = 4
+PARALLEL_SYNCS = 8
 """Threads that sync at once. Concurrent fdatasyncs share one journal commit of the file system."""
 
 
@@ -67,10 +66,9 @@ class Syncer:
             if work:
                 self._running += 1
                 started = self._runtime.perf_counter()
-                future = self._runtime.run_sync(partial(_run, [plan for _, plan in work]))
-                future.add_done_callback(partial(self._done, work, started))
+                self._runtime.sync(partial(_run, [plan for _, plan in work]), partial(self._done, work, started))
 
-    def _done(self, work: list[tuple[Syncable, SyncPlan]], started: float, _: "Future[None]") -> None:
+    def _done(self, work: list[tuple[Syncable, SyncPlan]], started: float) -> None:
         self._running -= 1
         self.latency.observe(self._runtime.perf_counter() - started)
         for partition, plan in work:

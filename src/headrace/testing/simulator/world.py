@@ -48,6 +48,9 @@ class SimRuntime:
     def run_sync(self, work: Callable[[], T]) -> "asyncio.Future[T]":
         return self.loop.run_in_executor(None, work)
 
+    def sync(self, work: Callable[[], None], done: Callable[[], None]) -> None:
+        self.loop.run_in_executor(None, work).add_done_callback(lambda _: done())
+
     def run_in_thread(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
         return self.loop.run_in_executor(None, work, *arguments)
 
