@@ -7,7 +7,6 @@ import asyncio
 import ipaddress
 import os
 import resource
-import socket
 import time
 from collections.abc import Iterator
 from enum import StrEnum
@@ -187,7 +186,6 @@ def check_machine(data: Path) -> Iterator[Finding]:
     yield check_disk(data)
     yield check_descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield check_clock(time.time(), newest_file_s(data))
-    yield check_name()
 
 
 def check_folder(data: Path) -> Iterator[Finding]:
@@ -252,13 +250,3 @@ def check_clock(now_s: float, newest_s: float) -> Finding:
     if newest_s > now_s + FUTURE_S_ALLOWED:
         return Finding(Verdict.BAD, f"{text}, but data was written {newest_s - now_s:.0f} s later than that", "The clock went back.")
     return Finding(Verdict.GOOD, text)
-
-
-def check_name() -> Finding:
-    """A broker that listens on every interface advertises its host name unless it is told better."""
-    name = socket.gethostname()
-    try:
-        socket.getaddrinfo(name, None)
-    except OSError:
-        return Finding(Verdict.NOTE, f"this host's name, {name}, does not resolve", "With --host 0.0.0.0 also set advertised.listeners.")
-    return Finding(Verdict.GOOD, f"this host's name, {name}, resolves")

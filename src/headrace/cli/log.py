@@ -8,12 +8,13 @@ from pathlib import Path
 import typer
 
 from headrace.cli.dump.decode import BY_TOPIC, Decode, Describe, describer
-from headrace.cli.dump.kinds import Kind, kind_of, partition_of
+from headrace.cli.dump.kinds import Kind, base_offset_of, is_set_aside, kind_of, partition_of
 from headrace.cli.dump.report import Report, counted
 from headrace.cli.dump.segments import VALUE_BYTES_SHOWN, dump_segment
 from headrace.cli.dump.sidecars import dump_sidecar
 from headrace.cli.dump.verify import verify_indexes
 from headrace.client.errors import ClientError
+from headrace.storage.recovery import CORRUPT_SUFFIX
 
 app = typer.Typer(help="Look into the files that a broker keeps.", no_args_is_help=True)
 
@@ -42,7 +43,10 @@ def dump(
         if not path.exists():
             raise ClientError(f"there is no {path}")
         for file, is_alone in _files(path):
-            _dump_file(file, report, records, index or is_alone, decode, verify, value_bytes)
+            if is_set_aside(file) and not is_alone:
+                _note_set_aside(file, report)
+            else:
+                _dump_file(file, report, records, index or is_alone, decode, verify, value_bytes)
     if report.damaged:
         sys.stdout.flush()
         print(f"headrace: {counted(len(report.damaged), 'damaged place')}:", file=sys.stderr)
@@ -79,12 +83,21 @@ def _dump_file(
             # Batches of the metadata log say nothing by themselves, and somebody who names a decoding wants to see it.
             show = records or decode is not None or meaning is Decode.METADATA
             dump_segment(path, report, records=show, describe=describe, values=value_bytes)
-            if verify and kind is Kind.LOG:
+            if verify and path.endswith(".log"):
                 verify_indexes(path, report)
         else:
             dump_sidecar(kind, path, report, entries=entries)
     except OSError as error:
         report.damage(path, f"cannot be read: {error.strerror}")
+
+
+def _note_set_aside(path: str, report: Report) -> None:
+    """Its damage is known and dealt with; a hole in the offsets that are served is still worth a word."""
+    report.title(path, "set aside by recovery")
+    if path.endswith(CORRUPT_SUFFIX):
+        report.damage(path, f"a damaged segment: its offsets, from {base_offset_of(path)} on, are not served")
+    else:
+        report.line("bytes behind the place where the log was cut; name the file to look into it")
 
 
 def _meaning(path: str, kind: Kind) -> Decode | None:

@@ -241,6 +241,18 @@ def test_the_small_files(tmp_path):
         assert f"  {line}\n" in out
 
 
+def test_what_recovery_set_aside_is_named(partition):
+    log = partition / f"{NAME}.log"
+    (partition / f"{NAME}.log.531.cut").write_bytes(b"rubbish")
+    code, out, _ = dump(partition)
+    assert code == 0 and "bytes behind the place where the log was cut" in out
+    assert dump(partition / f"{NAME}.log.531.cut")[0] == 1
+    log.rename(partition / f"{NAME}.log.corrupt")
+    code, out, err = dump(partition)
+    assert code == 1 and "its offsets, from 100 on, are not served" in err
+    assert "4 batches" in dump(partition / f"{NAME}.log.corrupt")[1]
+
+
 def test_what_is_not_there_or_not_kafkas_is_refused(tmp_path):
     from headrace.cli.app import run
 

@@ -45,14 +45,21 @@ _NAMES = {
 }
 # A file on its way in or out keeps its format under another last name.
 _PASSING = re.compile(r"\.(deleted|cleaned|swap|tmp|part)$")
+# What recovery has set aside is still a log file, if a damaged one.
+_SET_ASIDE = re.compile(r"(\.\d+)?\.(corrupt|cut)$")
 _PARTITION = re.compile(r"(?P<topic>.+)-(?P<index>\d+)")
 _FOLDER_TAILS = re.compile(r"\.[0-9a-f]{32}-(delete|future|stray)$")
 
 
 def kind_of(path: str) -> Kind | None:
     """None for a file that is none of Kafka's."""
-    name = _PASSING.sub("", os.path.basename(path))
+    name = _SET_ASIDE.sub("", _PASSING.sub("", os.path.basename(path)))
     return _NAMES.get(name) or _SUFFIXES.get(os.path.splitext(name)[1])
+
+
+def is_set_aside(path: str) -> bool:
+    """Whether recovery took this file out of its log because of damage."""
+    return _SET_ASIDE.search(os.path.basename(path)) is not None
 
 
 def base_offset_of(path: str) -> int:
