@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 .DEFAULT_GOAL := help
+# Compiled modules are kept: without them every start of a broker compiles a hundred files.
+export PYTHONDONTWRITEBYTECODE =
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -14,6 +16,7 @@ $(STAMP): pyproject.toml
 	@echo "installing headrace and its tools into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[all,dev]'
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 setup: $(STAMP) ## make .venv and install everything

@@ -212,6 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         self._processing = False
         if not self.closed:
             self._make_room()
+            self.slot_filled()
 
     def _make_room(self) -> None:
         """Leave room to read into, or stop reading until there is some."""
@@ -283,7 +284,8 @@ class Connection(asyncio.BufferedProtocol):
     def slot_filled(self) -> None:
         """An answer is ready: send it and those behind it, if it is the first."""
         slots = self._slots
-        if self.closed or not slots or slots[0].answer is None:
+        # While frames are being handled their own answers come first; the end of that looks here again.
+        if self.closed or self._processing or not slots or slots[0].answer is None:
             return
         out: list[Chunk] = []
         while slots and slots[0].answer is not None:
