@@ -222,8 +222,13 @@ class RealDisk:
             os.close(fd)
 
     def read_bytes(self, path: str) -> bytes:
-        with open(path, "rb") as file:
-            return file.read()
+        # Not open().read(): a start reads thousands of tiny files, and buffers cost more than the calls.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            return RealFile(path, fd).read(size, 0) if size else b""
+        finally:
+            os.close(fd)
 
     def replace_bytes(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"

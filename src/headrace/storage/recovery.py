@@ -94,8 +94,7 @@ def load_folder(
     disk = pool.disk
     report = RecoveryReport(path, clean)
     disk.make_dirs(path)
-    finish_interrupted(disk, path, report)
-    names = disk.list(path)
+    names = finish_interrupted(disk, path, report)
     epochs = _load_epochs(disk, path, report)
     topic_id = _load_topic_id(disk, path, report)
     segments = _load_segments(pool, path, names, now_ms, report)
@@ -103,17 +102,18 @@ def load_folder(
         segment.index_interval_bytes = config.index_interval_bytes
     report.holes = _known_holes(path, names, segments)
     snapshots = Snapshots(disk, path, names, producer_expiration_ms)
-    if clean and not _ends_whole(segments, report):
-        report.clean = clean = False
-        recovery_point = segments[-1].base_offset
-    if not clean:
+    end_offset = _end_offset_if_whole(segments, report) if clean else None
+    if end_offset is None:
+        if clean:
+            report.clean = clean = False
+            recovery_point = segments[-1].base_offset
         _Recovery(pool, path, config, segments, epochs, report, producers, snapshots).run(
             recovery_point, log_start, now_ms
         )
+        end_offset = _end_offset(segments[-1]) if segments else 0
     if not segments:
-        start = max([log_start, *(hole.end_offset for hole in report.holes)])
-        segments.append(Segment.create(pool, path, start, config, now_ms))
-    end_offset = _end_offset(segments[-1])
+        end_offset = max([log_start, *(hole.end_offset for hole in report.holes)])
+        segments.append(Segment.create(pool, path, end_offset, config, now_ms))
     first = min([segments[0].base_offset, *(hole.start_offset for hole in report.holes)])
     log_start = max(log_start, first)
     report.holes = [hole for hole in report.holes if hole.end_offset > log_start]
@@ -164,15 +164,18 @@ def _load_producers(
 # -- what interrupted work left behind
 
 
-def finish_interrupted(disk: Disk, path: str, report: RecoveryReport) -> None:
-    """Complete deletions and compaction swaps that a crash cut short."""
+def finish_interrupted(disk: Disk, path: str, report: RecoveryReport) -> Sequence[str]:
+    """Complete deletions and compaction swaps that a crash cut short; returns the names that are there then."""
     names = disk.list(path)
-    for name in names:
-        if name.endswith(".deleted") and not name.endswith(".checkpoint.deleted"):
-            disk.remove(f"{path}/{name}")
+    deleted = [name for name in names if name.endswith(".deleted") and not name.endswith(".checkpoint.deleted")]
+    for name in deleted:
+        disk.remove(f"{path}/{name}")
     if any(name.endswith((".cleaned", ".swap")) for name in names):
         finish_swaps(disk, path)
         report.say("finished an interrupted compaction")
+    elif not deleted:
+        return names
+    return disk.list(path)
 
 
 def _segment_bases(names: Sequence[str], suffix: str) -> list[int]:
@@ -232,15 +235,13 @@ def _load_topic_id(disk: Disk, path: str, report: RecoveryReport) -> bytes | Non
         return None
 
 
-def _ends_whole(segments: list[Segment], report: RecoveryReport) -> bool:
-    """Whether the last segment of a log that was closed in order still ends with a batch."""
+def _end_offset_if_whole(segments: list[Segment], report: RecoveryReport) -> int | None:
+    """Where a log that was closed in order ends; None if its last segment does not end with a batch any more."""
     try:
-        if segments:
-            segments[-1].last_batch()
+        return _end_offset(segments[-1]) if segments else 0
     except CorruptSegment as damage:
         report.say(f"was closed in order, but is damaged now: {damage}")
-        return False
-    return True
+        return None
 
 
 def _end_offset(segment: Segment) -> int:

@@ -369,6 +369,8 @@ class Segment:
             end = self.tail_positions[slot + 1] if slot + 1 < len(tail) else self.size
             # The exact base offset does not matter to a reader; the lowest it can be does.
             return Place(position, end - position, tail[slot - 1] + 1 if slot else self.tail_from, tail[slot])
+        if not self.size:
+            return None  # compaction has left nothing of it
         position = self.offsets.position_before(offset - self.base_offset)
         place = self._scan(position, offset)
         if position >= self.size or (
