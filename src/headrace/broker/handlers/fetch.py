@@ -11,7 +11,7 @@ from headrace.broker.connection import Answer, Request
 from headrace.broker.outbox import Chunk
 from headrace.broker.partition import Partition
 from headrace.broker.readahead import PageCache, read_ahead
-from headrace.broker.waiters import Waiter
+from headrace.broker.waiters import Bucket, TimerWheel
 from headrace.errors import Err, KafkaError
 from headrace.protocol.hot import (
     Endpoint,
@@ -236,7 +236,7 @@ class FetchWaiter:
     def __init__(
         self, handler: FetchHandler, request: Request, query: FetchQuery, context: FetchContext, reading: Reading
     ) -> None:
-        self.bucket: set[Waiter] | None = None
+        self.bucket: Bucket | None = None
         self._handler = handler
         self._request = request
         self._query = query
@@ -275,9 +275,7 @@ class FetchWaiter:
             self._complete()
 
     def _leave(self) -> None:
-        if self.bucket is not None:
-            self.bucket.discard(self)
-            self.bucket = None
+        TimerWheel.remove(self)
         for partition in self._targets:
             partition.fetch_waiters.discard(self)
 

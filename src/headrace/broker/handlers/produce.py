@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Answer, Request
 from headrace.broker.partition import Partition
-from headrace.broker.waiters import Waiter
+from headrace.broker.waiters import Bucket
 from headrace.errors import Err, KafkaError
 from headrace.protocol.hot import (
     Endpoint,
@@ -151,7 +151,7 @@ class ProduceWaiter:
         results: Results,
         waiting: list[tuple[Partition, int, int, list[ProduceResult], int]],
     ) -> None:
-        self.bucket: set[Waiter] | None = None
+        self.bucket: Bucket | None = None
         self._handler = handler
         self._request = request
         self._results = results
@@ -163,7 +163,7 @@ class ProduceWaiter:
     def committed(self) -> None:
         self._remaining -= 1
         if self._remaining == 0 and self.bucket is not None:
-            self.bucket.discard(self)
+            self.bucket.pop(self, None)
             self.bucket = None
             self._finish()
 
