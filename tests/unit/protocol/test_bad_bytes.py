@@ -122,7 +122,7 @@ HUGE = [
 
 
 # What may follow a request in a connection's buffer, and must not be touched however much the request announces.
-NEIGHBOURS = bytes(1_000_000), b"\1" * 1_000_000
+NEIGHBOURS = bytes(1_000_000), b"\1" * 1_000_000, b"\xff" * 1_000_000
 
 
 def tracemalloc_peak(decode: Any, *arguments: Any) -> int:
@@ -184,6 +184,43 @@ def test_a_length_is_checked_before_anything_is_made_of_it(
             assert tracemalloc_peak(decode, buf, 0, len(buf) - len(neighbour)) < 5_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("decode", "version", "head", "count"),
+    [
+        (hot.decode_produce, 3, b"\xff\xff" + bytes(6), b"\0\7\0\0"),  # topics
+        (hot.decode_produce, 3, b"\xff\xff" + bytes(6) + b"\0\0\0\1\0\1t", b"\0\7\0\0"),  # partitions
+        (hot.decode_produce, 9, bytes(7), b"\xff\xff\x1f"),
+        (hot.decode_produce, 9, bytes(7) + b"\2\2t", b"\xff\xff\x1f"),
+        (hot.decode_fetch, 4, bytes(17), b"\0\7\0\0"),
+        (hot.decode_fetch, 4, bytes(17) + b"\0\0\0\1\0\1t", b"\0\7\0\0"),
+        (hot.decode_fetch, 7, bytes(29), b"\0\7\0\0"),  # forgotten topics
+        (hot.decode_fetch, 12, bytes(25), b"\xff\xff\x1f"),
+        (hot.decode_fetch, 12, bytes(25) + b"\2\2t", b"\xff\xff\x1f"),
+        (hot.decode_fetch, 12, bytes(25) + b"\1", b"\xff\xff\x1f"),
+        (hot.decode_fetch, 12, bytes(25) + b"\1\2\2t", b"\xff\xff\x1f"),
+    ],
+)
+def test_hot_counts_are_checked_before_anything_is_made_of_them(
+    decode: Any, version: int, head: bytes, count: bytes
+) -> None:
+    buffers = [head + count + bytes(20) + neighbour for neighbour in NEIGHBOURS]
+    tracemalloc.start()
+    try:
+        for buf, neighbour in zip(buffers, NEIGHBOURS):
+            assert tracemalloc_peak(decode, buf, 0, len(buf) - len(neighbour), version) < 10_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_null_records_in_a_long_form_are_not_records_of_minus_one_byte(version: int) -> None:
+    topic = b"0123456789abcdef" if version >= 13 else b"\x0a" + b"name-of-9"
+    body = bytes(7) + b"\2" + topic + b"\2" + bytes(4) + b"\x80\0" + bytes(3)
+    assert hot.decode_produce(body, 0, len(body), version)[3][0][1] == [(0, -1, -1)]
+    with pytest.raises(ProtocolError):
+        hot.decode_produce(body, 0, len(body) - 1, version)
 
 
 class Counting(bytes):
