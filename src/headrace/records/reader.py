@@ -5,7 +5,6 @@ block CORRUPT_MESSAGE, and nothing else can come out.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -70,25 +69,43 @@ def read_body(buf: Buffer, pos: int, header: BatchHeader, limit_bytes: int = DEC
 
 
 def iter_raw(body: bytes, count: int) -> Iterator[RawRecord]:
-    """The `count` records that must fill `body` exactly."""
-    if count < 0 or count > len(body) // RECORD_BYTES_MIN:
-        raise KafkaError(Err.INVALID_RECORD, f"{count} records do not fit in {len(body)} bytes")
-    pos, total = 0, len(body)
+    """The `count` records that must fill `body` exactly.
+
+    Most of a record's numbers fit one byte: read in line, they cost a third of a call.
+    """
+    total = len(body)
+    check_count(count, total)
+    pos = 0
     for _ in range(count):
         try:
-            size, pos = read_varint(body, pos)
+            size = body[pos]
+            if size < 0x80:
+                pos += 1
+            elif body[pos + 1] < 0x80:
+                size = size & 0x7F | body[pos + 1] << 7
+                pos += 2
+            else:
+                size, pos = read_uvarint(body, pos)
+            size = (size >> 1) ^ -(size & 1)
             end = pos + size
             if size < RECORD_BYTES_MIN - 1 or end > total:
                 raise KafkaError(Err.INVALID_RECORD, f"record of {size} bytes where {total - pos} remain")
             # One byte of attributes, which have no meaning yet.
             timestamp_delta, pos = read_varint(body, pos + 1)
-            offset_delta, pos = read_varint(body, pos)
+            offset_delta = body[pos]
+            if offset_delta < 0x80 and not offset_delta & 1:
+                offset_delta >>= 1
+                pos += 1
+            else:
+                offset_delta, pos = read_varint(body, pos)
             key, pos = _read_bytes(body, pos, end)
             value, pos = _read_bytes(body, pos, end)
-            header_count, pos = read_varint(body, pos)
             headers: Headers = ()
-            if header_count:
-                headers, pos = _read_headers(body, pos, end, header_count)
+            if body[pos]:
+                header_count, pos = read_varint(body, pos)
+                headers, pos = read_headers(body, pos, end, header_count)
+            else:
+                pos += 1
         except IndexError:
             raise KafkaError(Err.INVALID_RECORD, "records end in mid-record") from None
         if pos != end:
@@ -102,46 +119,53 @@ def iter_raw(body: bytes, count: int) -> Iterator[RawRecord]:
         raise KafkaError(Err.INVALID_RECORD, f"{total - pos} bytes remain after the last of {count} records")
 
 
-class Span(NamedTuple):
-    """Where one record lies in a body, and what compaction asks of it, without its value and headers."""
-
-    start: int
-    """Of its length."""
-    content: int
-    """Of what follows the timestamp delta: with another base timestamp only what lies before this changes."""
-    end: int
-    timestamp_delta: int
-    offset_delta: int
-    key: bytes | None
-    has_value: bool
+Span = tuple[int, int, int, int, int, bytes | None, bool]
+"""(start of the record's length, start of what follows its timestamp delta, end, timestamp delta, offset delta, key,
+whether it has a value): with another base timestamp only what lies before the second changes."""
 
 
 def iter_spans(body: bytes, count: int) -> Iterator[Span]:
-    """Like `iter_raw`, but only as far into each record as its key."""
-    if count < 0 or count > len(body) // RECORD_BYTES_MIN:
-        raise KafkaError(Err.INVALID_RECORD, f"{count} records do not fit in {len(body)} bytes")
-    pos, total = 0, len(body)
+    """Where the `count` records of `body` lie, and what compaction asks of them: no value or header is looked at."""
+    total = len(body)
+    check_count(count, total)
+    pos = 0
     for _ in range(count):
         start = pos
         try:
-            size, pos = read_varint(body, pos)
+            size = body[pos]
+            if size < 0x80:
+                pos += 1
+            elif body[pos + 1] < 0x80:
+                size = size & 0x7F | body[pos + 1] << 7
+                pos += 2
+            else:
+                size, pos = read_uvarint(body, pos)
+            size = (size >> 1) ^ -(size & 1)
             end = pos + size
             if size < RECORD_BYTES_MIN - 1 or end > total:
                 raise KafkaError(Err.INVALID_RECORD, f"record of {size} bytes where {total - pos} remain")
             timestamp_delta, content = read_varint(body, pos + 1)
-            offset_delta, pos = read_varint(body, content)
+            offset_delta = body[content]
+            if offset_delta < 0x80 and not offset_delta & 1:
+                offset_delta >>= 1
+                pos = content + 1
+            else:
+                offset_delta, pos = read_varint(body, content)
             key, pos = _read_bytes(body, pos, end)
             value_length, pos = read_varint(body, pos)
         except IndexError:
             raise KafkaError(Err.INVALID_RECORD, "records end in mid-record") from None
         if value_length > end - pos:
-            raise KafkaError(
-                Err.INVALID_RECORD, f"value of {value_length} bytes where {end - pos} remain of its record"
-            )
-        yield Span(start, content, end, timestamp_delta, offset_delta, key, value_length >= 0)
+            raise KafkaError(Err.INVALID_RECORD, f"value of {value_length} bytes where {end - pos} remain")
+        yield start, content, end, timestamp_delta, offset_delta, key, value_length >= 0
         pos = end
     if pos != total:
         raise KafkaError(Err.INVALID_RECORD, f"{total - pos} bytes remain after the last of {count} records")
+
+
+def check_count(count: int, length: int) -> None:
+    if count < 0 or count > length // RECORD_BYTES_MIN:
+        raise KafkaError(Err.INVALID_RECORD, f"{count} records do not fit in {length} bytes")
 
 
 def read_varint(data: bytes, pos: int) -> tuple[int, int]:
@@ -149,11 +173,15 @@ def read_varint(data: bytes, pos: int) -> tuple[int, int]:
     byte = data[pos]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), pos + 1
-    raw = byte & 0x7F
-    shift = 7
+    raw, pos = read_uvarint(data, pos)
+    return (raw >> 1) ^ -(raw & 1), pos
+
+
+def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
+    raw = shift = 0
     while True:
-        pos += 1
         byte = data[pos]
+        pos += 1
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
             break
@@ -162,11 +190,16 @@ def read_varint(data: bytes, pos: int) -> tuple[int, int]:
             raise KafkaError(Err.INVALID_RECORD, "varint of more than ten bytes")
     if raw > 0xFFFFFFFFFFFFFFFF:
         raise KafkaError(Err.INVALID_RECORD, "varint of more than 64 bits")
-    return (raw >> 1) ^ -(raw & 1), pos + 1
+    return raw, pos
 
 
 def _read_bytes(body: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
-    length, pos = read_varint(body, pos)
+    length = body[pos]
+    if length < 0x80 and not length & 1:
+        length >>= 1
+        pos += 1
+    else:
+        length, pos = read_varint(body, pos)
     if length < 0:
         return None, pos
     after = pos + length
@@ -177,7 +210,7 @@ def _read_bytes(body: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
     return body[pos:after], after
 
 
-def _read_headers(body: bytes, pos: int, end: int, count: int) -> tuple[Headers, int]:
+def read_headers(body: bytes, pos: int, end: int, count: int) -> tuple[Headers, int]:
     if count < 0 or count > (end - pos) // 2:
         raise KafkaError(Err.INVALID_RECORD, f"{count} record headers where {end - pos} bytes remain")
     headers = []

@@ -4,14 +4,16 @@
 `record.validation=records` come here; other topics only with timestamps that look out of bounds.
 """
 
+from typing import NoReturn
+
 import msgspec
 
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.records.builder import rewrite, set_max_timestamp
 from headrace.records.compression import DECOMPRESSED_BYTES_MAX
-from headrace.records.layout import NO_TIMESTAMP, BatchHeader, Buffer, read_header
-from headrace.records.reader import iter_raw, read_body
+from headrace.records.layout import NO_TIMESTAMP, RECORD_BYTES_MIN, BatchHeader, Buffer, read_header
+from headrace.records.reader import check_count, iter_raw, read_body, read_headers, read_uvarint, read_varint
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 UNBOUNDED_MS = INT64_MAX
@@ -52,31 +54,114 @@ def validate_records(
     The bounds are `message.timestamp.before.max.ms` and `.after.max.ms`; LogAppendTime topics have none.
     """
     body = read_body(buf, pos, header, limit_bytes)
-    errors: list[tuple[int, str]] = []
-    wrong_timestamps = False
-    base_timestamp = header.base_timestamp
-    max_timestamp = NO_TIMESTAMP
     bounded = not log_append_time and (before_max_ms < UNBOUNDED_MS or after_max_ms < UNBOUNDED_MS)
-    earliest, latest = now_ms - before_max_ms, now_ms + after_max_ms
-    for index, (offset_delta, timestamp_delta, key, _, _) in enumerate(iter_raw(body, header.count)):
-        timestamp = base_timestamp + timestamp_delta
-        if offset_delta != index:
-            raise KafkaError(
-                Err.INVALID_RECORD, f"record {index} of the batch has offset delta {offset_delta}"
-            )
-        if not INT64_MIN <= timestamp <= INT64_MAX:
-            raise KafkaError(Err.INVALID_RECORD, f"record {index} of the batch has timestamp {timestamp}")
+    max_timestamp, min_timestamp, keyless = _walk(body, header)
+    out_of_bounds = bounded and (
+        max_timestamp > now_ms + after_max_ms or min_timestamp < now_ms - before_max_ms
+    )
+    if (compacted and keyless) or out_of_bounds:
+        earliest, latest = (
+            (now_ms - before_max_ms, now_ms + after_max_ms) if bounded else (INT64_MIN, INT64_MAX)
+        )
+        _refuse(body, header, compacted, earliest, latest)
+    return RecordsSummary(max_timestamp, body)
+
+
+def _walk(body: bytes, header: BatchHeader) -> tuple[int, int, bool]:
+    """(largest timestamp or -1, smallest that is not -1, whether a key is missing) of records that are all in order.
+
+    Nothing is taken out of a record: this is what a compacted topic pays for each one, so numbers of one byte are
+    read in line.
+    """
+    base_timestamp, count = header.base_timestamp, header.count
+    total = len(body)
+    check_count(count, total)
+    latest, earliest, keyless = NO_TIMESTAMP, INT64_MAX, False
+    pos = 0
+    for index in range(count):
+        try:
+            # The length of the record: one byte, two, or a call.
+            number = body[pos]
+            if number < 0x80:
+                pos += 1
+            elif body[pos + 1] < 0x80:
+                number = number & 0x7F | body[pos + 1] << 7
+                pos += 2
+            else:
+                number, pos = read_uvarint(body, pos)
+            number = (number >> 1) ^ -(number & 1)
+            end = pos + number
+            if number < RECORD_BYTES_MIN - 1 or end > total:
+                raise KafkaError(
+                    Err.INVALID_RECORD, f"record {index} of {number} bytes where {total - pos} remain"
+                )
+            pos += 1  # attributes, which have no meaning yet
+            number = body[pos]
+            if number < 0x80:
+                pos += 1
+            else:
+                number, pos = read_uvarint(body, pos)
+            timestamp = base_timestamp + ((number >> 1) ^ -(number & 1))
+            if index < 64 and body[pos] == index << 1:
+                pos += 1
+            else:
+                number, pos = read_varint(body, pos)
+                if number != index:
+                    raise KafkaError(
+                        Err.INVALID_RECORD, f"record {index} of the batch has offset delta {number}"
+                    )
+            number = body[pos]
+            if number < 0x80:
+                pos += 1
+            else:
+                number, pos = read_uvarint(body, pos)
+            if number & 1:
+                keyless = True
+            else:
+                pos += number >> 1
+            number = body[pos]
+            if number < 0x80:
+                pos += 1
+            elif body[pos + 1] < 0x80:
+                number = number & 0x7F | body[pos + 1] << 7
+                pos += 2
+            else:
+                number, pos = read_uvarint(body, pos)
+            if not number & 1:
+                pos += number >> 1
+            if body[pos]:
+                number, pos = read_varint(body, pos)
+                _, pos = read_headers(body, pos, end, number)
+            else:
+                pos += 1
+        except IndexError:
+            raise KafkaError(Err.INVALID_RECORD, f"records end in mid-record {index}") from None
+        if pos != end:
+            raise KafkaError(Err.INVALID_RECORD, f"fields of record {index} end {pos - end} bytes behind it")
+        if timestamp > latest:
+            latest = timestamp
+        if timestamp < earliest and timestamp != NO_TIMESTAMP:
+            earliest = timestamp
+    if pos != total:
+        raise KafkaError(Err.INVALID_RECORD, f"{total - pos} bytes remain after the last of {count} records")
+    if latest > INT64_MAX or earliest < INT64_MIN:
+        raise KafkaError(Err.INVALID_RECORD, f"timestamps from {earliest} to {latest}")
+    return latest, earliest, keyless
+
+
+def _refuse(body: bytes, header: BatchHeader, compacted: bool, earliest: int, latest: int) -> NoReturn:
+    """Name the records at fault."""
+    errors = []
+    wrong_timestamps = False
+    for index, (_, timestamp_delta, key, _, _) in enumerate(iter_raw(body, header.count)):
+        timestamp = header.base_timestamp + timestamp_delta
         if compacted and key is None:
             errors.append((index, "a compacted topic takes no record without a key"))
-        elif bounded and timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
+        elif timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
             wrong_timestamps = True
             errors.append((index, f"timestamp {timestamp} lies outside [{earliest}, {latest}]"))
-        if timestamp > max_timestamp:
-            max_timestamp = timestamp
-    if errors:
-        kind = Err.INVALID_TIMESTAMP if wrong_timestamps else Err.INVALID_RECORD
-        raise InvalidRecords(kind, f"{len(errors)} records of the batch are not acceptable", errors)
-    return RecordsSummary(max_timestamp, body)
+    kind = Err.INVALID_TIMESTAMP if wrong_timestamps else Err.INVALID_RECORD
+    raise InvalidRecords(kind, f"{len(errors)} records of the batch are not acceptable", errors)
 
 
 class Rules(msgspec.Struct, frozen=True, gc=False):

@@ -58,8 +58,8 @@ READ_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20
 KEY_BYTES_MAX = 32
 """Longer keys are remembered by a digest of 16 bytes."""
-ENTRY_BYTES = 224
-"""What one key costs in the offset map: measured at 200 to 220 bytes with its key, its offset and its slot."""
+ENTRY_BYTES = 192
+"""What one key of 32 bytes costs in the offset map at worst, while the map grows; measured."""
 LOAD_FACTOR = 0.9
 INT64_MIN = -(1 << 63)
 DEDUPE_BYTES_DEFAULT = 128 * 1024 * 1024
@@ -233,15 +233,15 @@ def _map_keys(disk: Disk, job: Compaction, pace: Callable[[int], None]) -> tuple
                 transactions.ended(header, batch)
             elif not transactions.wrote(header):
                 base = header.base_offset
-                for span in iter_spans(read_body(batch, 0, header), header.count):
-                    offset = base + span.offset_delta
-                    if span.key is not None and offset >= start:
-                        last_offsets[_slot(span.key)] = offset
+                for _, _, _, _, offset_delta, key, _ in iter_spans(read_body(batch, 0, header), header.count):
+                    offset = base + offset_delta
+                    if key is not None and offset >= start:
+                        last_offsets[key if len(key) <= KEY_BYTES_MAX else _digest(key)] = offset
     return last_offsets, job.end_offset
 
 
-def _slot(key: bytes) -> bytes:
-    return key if len(key) <= KEY_BYTES_MAX else blake2b(key, digest_size=16, person=b"compaction").digest()
+def _digest(key: bytes) -> bytes:
+    return blake2b(key, digest_size=16, person=b"compaction").digest()
 
 
 def _groups(job: Compaction, clean_until: int) -> Iterator[list[tuple[int, int]]]:
@@ -410,29 +410,37 @@ class _Filter:
             return entry, (_emptied(header) if self._must_stay(header) else None)
         body = read_body(batch, 0, header)
         spans = list(iter_spans(body, header.count))
-        kept = spans if header.is_control else [span for span in spans if self._keeps(header, span)]
+        kept = spans if header.is_control else self._kept(header, spans)
         if not kept:
             return entry, (_emptied(header) if self._must_stay(header) else None)
         self.records_kept += len(kept)
-        has_tombstone = not header.is_control and any(not span.has_value for span in kept)
+        has_tombstone = not header.is_control and not all(has_value for *_, has_value in kept)
         if horizon_ms is None and (has_tombstone or nothing_left):
             horizon_ms = self.job.now_ms + self.job.delete_retention_ms
-            if all(header.base_timestamp + span.timestamp_delta - horizon_ms >= INT64_MIN for span in kept):
+            if all(header.base_timestamp + delta - horizon_ms >= INT64_MIN for _, _, _, delta, *_ in kept):
                 return entry, _rewritten(header, body, kept, horizon_ms)
             horizon_ms = None  # a timestamp so far back cannot be told relative to it
         if len(kept) == len(spans):
             return entry, (header, batch)
         return entry, _rewritten(header, body, kept, horizon_ms)
 
-    def _keeps(self, header: BatchHeader, span: Span) -> bool:
-        offset = header.base_offset + span.offset_delta
-        if offset >= self.clean_until:
-            return True
-        if span.key is None or offset < self._last_offsets.get(_slot(span.key), -1):
-            return False
-        return (
-            span.has_value or header.delete_horizon_ms is None or self.job.now_ms < header.delete_horizon_ms
-        )
+    def _kept(self, header: BatchHeader, spans: list[Span]) -> list[Span]:
+        """Records that are the last of their key; tombstones only up to their horizon."""
+        last_offset_of = self._last_offsets.get
+        base_offset, clean_until = header.base_offset, self.clean_until
+        horizon_ms = header.delete_horizon_ms
+        with_tombstones = horizon_ms is None or self.job.now_ms < horizon_ms
+        kept = []
+        for span in spans:
+            _, _, _, _, offset_delta, key, has_value = span
+            offset = base_offset + offset_delta
+            if offset < clean_until:
+                if key is None or not (has_value or with_tombstones):
+                    continue
+                if offset < last_offset_of(key if len(key) <= KEY_BYTES_MAX else _digest(key), -1):
+                    continue
+            kept.append(span)
+        return kept
 
     def _must_stay(self, header: BatchHeader) -> bool:
         """Even with no record in it: for the producer's sequence or epoch, or for where the round ended."""
@@ -463,15 +471,15 @@ def _rewritten(
     shift = old_base - base_timestamp
     if shift:
         parts = []
-        for span in kept:
-            content = b"\0" + varint(span.timestamp_delta + shift) + body[span.content : span.end]
+        for _, content_at, end, timestamp_delta, *_ in kept:
+            content = b"\0" + varint(timestamp_delta + shift) + body[content_at:end]
             parts.append(varint(len(content)))
             parts.append(content)
     else:
-        parts = [body[span.start : span.end] for span in kept]
+        parts = [body[start:end] for start, _, end, *_ in kept]
     max_timestamp = header.max_timestamp
     if not header.is_log_append_time:
-        max_timestamp = old_base + max(span.timestamp_delta for span in kept)
+        max_timestamp = old_base + max(timestamp_delta for _, _, _, timestamp_delta, *_ in kept)
     attributes = header.attributes | (DELETE_HORIZON if horizon_ms is not None else 0)
     compressed = compress(header.codec, b"".join(parts))
     return _sealed(header, compressed, attributes, base_timestamp, max_timestamp, len(kept))

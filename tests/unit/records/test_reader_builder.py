@@ -1,5 +1,6 @@
 """Records in and out of batches, with kafka-python and aiokafka as the other side."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import pytest
@@ -27,7 +28,7 @@ from headrace.records.batch import (
     validate_records,
 )
 from headrace.records.builder import varint
-from headrace.records.reader import read_varint
+from headrace.records.reader import iter_raw, iter_spans, read_body, read_varint
 from headrace.records.validation import Prepared, Rules, prepare
 
 content = st.none() | st.binary(max_size=300)
@@ -153,6 +154,40 @@ def test_damage_inside_is_refused_by_name(data: st.DataObject, codec: int) -> No
         validate_records(batch, 0, read_header(batch), now_ms=0, compacted=True, after_max_ms=1)
     except KafkaError as error:
         assert error.error in (Err.INVALID_RECORD, Err.CORRUPT_MESSAGE, Err.INVALID_TIMESTAMP)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_walks_agree(data: st.DataObject) -> None:
+    """Three walks read records, each with its own short cuts: on any bytes they must say the same."""
+    originals = data.draw(records)
+    body = bytearray(read_body(build_batch(originals), 0, read_header(build_batch(originals))))
+    for _ in range(data.draw(st.integers(0, 2))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    header = read_header(build_batch(originals))
+
+    def outcome(walk: Callable[[], object]) -> object:
+        try:
+            return walk()
+        except KafkaError as error:
+            assert error.error == Err.INVALID_RECORD
+            return None
+
+    raw = outcome(lambda: list(iter_raw(bytes(body), header.count)))
+    spans = outcome(lambda: list(iter_spans(bytes(body), header.count)))
+    summary = outcome(lambda: validate_records(bytes(61) + bytes(body), 0, header, now_ms=0))
+    if raw is not None:
+        assert isinstance(raw, list) and isinstance(spans, list), (
+            "spans look at less, so they accept at least as much"
+        )
+        assert [(s[4], s[3], s[5], s[6]) for s in spans] == [
+            (r[0], r[1], r[2], r[3] is not None) for r in raw
+        ]
+        in_order = [r[0] for r in raw] == list(range(len(raw)))
+        in_range = all(-(1 << 63) <= header.base_timestamp + r[1] < 1 << 63 for r in raw)
+        assert (summary is not None) == (in_order and in_range)
+    else:
+        assert summary is None
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1))

@@ -142,6 +142,10 @@ def ask(apache: ApacheKafka) -> Iterator[Callable[[str, bytes], Answer]]:
     for created in admin.create_topics(topics).values():
         created.result(20)
     producer = Producer(apache)
+    for topic in topics:
+        # The broker learns of its leadership a moment after the controller has answered.
+        while producer.send(topic.topic, PLAIN)[0] != Err.NONE:
+            pass
     yield lambda kind, records: producer.send(f"{kind}-{suffix}", records)
     producer.close()
 
