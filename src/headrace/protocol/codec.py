@@ -77,7 +77,7 @@ class Codec:
         return version >= self.flexible_from
 
     def decoder(self, version: int) -> Decode:
-        """`decode(buf, pos, end) -> (object, pos)`; what follows `pos` is the caller's to judge."""
+        """`decode(buf, pos, end) -> (object, pos)`; `end` is inside `buf`, and what follows `pos` is the caller's."""
         decode = self._decoders.get(version)
         if decode is None:
             self._check(version)
@@ -98,6 +98,8 @@ class Codec:
         """The message that fills buf[pos:end] exactly."""
         if end is None:
             end = len(buf)
+        elif end > len(buf):
+            raise ProtocolError(f"{self.name} v{version}: the buffer ends before the message")
         message, stop = self.decoder(version)(buf, pos, end)
         if stop != end:
             raise ProtocolError(f"{self.name} v{version}: {end - stop} bytes are left over")

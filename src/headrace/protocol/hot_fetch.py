@@ -69,7 +69,7 @@ _NO_TAGS = (ZERO_UUID, INT64_MAX)
 
 
 def decode_fetch(buf: Buffer, pos: int, end: int, version: int) -> FetchQuery:
-    """The Fetch request, v4 to v18, whose body is buf[pos:end]."""
+    """The Fetch request, v4 to v18, whose body is buf[pos:end]; `end` must lie inside `buf`."""
     try:
         if version >= 12:
             if version > 18:

@@ -39,7 +39,7 @@ ProduceQuery = tuple[str | None, int, int, list[ProduceTopic]]
 
 
 def decode_produce(buf: Buffer, pos: int, end: int, version: int) -> ProduceQuery:
-    """The Produce request, v3 to v13, whose body is buf[pos:end]."""
+    """The Produce request, v3 to v13, whose body is buf[pos:end]; `end` must lie inside `buf`."""
     try:
         if version < 9:
             if version < 3:

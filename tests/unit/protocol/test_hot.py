@@ -16,7 +16,7 @@ from tests.unit.protocol.support import messages
 
 PRODUCE, FETCH = API[ApiKey.PRODUCE], API[ApiKey.FETCH]
 SOME = settings(
-    max_examples=40,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     database=None,

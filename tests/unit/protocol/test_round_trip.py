@@ -15,7 +15,7 @@ from headrace.protocol.schema import StructSpec
 from tests.unit.protocol.support import messages
 
 FEW = settings(
-    max_examples=6,
+    max_examples=5,
     deadline=None,
     derandomize=True,
     database=None,
@@ -145,6 +145,12 @@ def test_records_are_neither_copied_in_nor_out() -> None:
     frame = bytearray(b"".join(chunks))
     view = codec.decode(frame, 9).topic_data[0].partition_data[0].records
     assert isinstance(view, memoryview) and view.obj is frame
+
+
+def test_a_message_must_lie_inside_its_buffer() -> None:
+    encoded = CODECS["SaslAuthenticateRequest"].encode(m.SaslAuthenticateRequest(bytes(100)), 1)
+    with pytest.raises(ProtocolError):
+        CODECS["SaslAuthenticateRequest"].decode(encoded[:50], 1, 0, len(encoded))
 
 
 class TestTags:
