@@ -21,8 +21,10 @@ from headrace.records.layout import iter_headers
 from headrace.records.reader import Record, read_records
 from headrace.testing.simulator.checkers import History, Log, Outcome, PartitionKey, Poll, Seek, Send
 
-# Only these say that nothing was written; a timeout or a lost connection says nothing.
-REFUSALS = raw.NOT_WRITTEN | {Err.KAFKA_STORAGE_ERROR, Err.CORRUPT_MESSAGE, Err.INVALID_RECORD}
+# Only these say that nothing was written; a timeout, a lost connection or a failed disk says nothing.
+REFUSALS = raw.NOT_WRITTEN | {Err.CORRUPT_MESSAGE, Err.INVALID_RECORD}
+
+SETTLE_MS = 1500
 
 
 @dataclass(slots=True)
@@ -34,6 +36,7 @@ class Options:
     batch_records_max: int = 8
     value_bytes_max: int = 300
     pause_s_max: float = 0.02
+    connect_timeout_s: float = 1.0
     request_timeout_s: float = 3.0
     retry_timeout_s: float = 20.0
 
@@ -54,7 +57,7 @@ class Workload:
         options = self.options
         return Cluster(
             self.bootstrap,
-            connect_timeout_s=1.0,
+            connect_timeout_s=options.connect_timeout_s,
             request_timeout_s=options.request_timeout_s,
             retry_timeout_s=options.retry_timeout_s,
         )
@@ -138,25 +141,27 @@ class Workload:
         return records[-1][0] + 1 if records else position
 
     async def read_all(self) -> dict[PartitionKey, Log]:
-        """Every partition from its start to its high watermark."""
-        found: dict[PartitionKey, Log] = {}
+        """Every partition from its start to where nothing more comes."""
         cluster = self.cluster()
         try:
-            for partition in range(self.options.partitions):
-                log: list[tuple[int, bytes]] = []
-                position = 0
-                while True:
-                    fetched = await raw.fetch(cluster, self.options.topic, partition, position, max_wait_ms=0)
-                    records = decode(fetched.records, position)
-                    log.extend(records)
-                    if not records:
-                        assert position >= fetched.high_watermark, f"nothing at {position} below the high watermark"
-                        break
-                    position = records[-1][0] + 1
-                found[partition] = log
+            partitions = range(self.options.partitions)
+            logs = await asyncio.gather(*(self._read_log(cluster, partition) for partition in partitions))
+            return dict(zip(partitions, logs))
         finally:
             cluster.close()
-        return found
+
+    async def _read_log(self, cluster: Cluster, partition: int) -> Log:
+        log: list[tuple[int, bytes]] = []
+        position = 0
+        while True:
+            # After a restart the high watermark comes back only once the recovered tail is synced: wait for it.
+            fetched = await raw.fetch(cluster, self.options.topic, partition, position, max_wait_ms=SETTLE_MS)
+            records = decode(fetched.records, position)
+            log.extend(records)
+            if not records:
+                assert position >= fetched.high_watermark, f"nothing at {position} below the high watermark"
+                return log
+            position = records[-1][0] + 1
 
 
 class _Identity:
