@@ -22,6 +22,8 @@ from headrace.storage.reader import LogReader, Slice
 from headrace.storage.recovery import (
     CORRUPT_SUFFIX,
     CUT_SUFFIX,
+    INDEX_SUFFIXES,
+    Hole,
     RecoveryReport,
     load_folder,
 )
@@ -30,6 +32,7 @@ from headrace.storage.segment import Segment
 from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS, Snapshots, replay
 
 __all__ = ["Log", "Slice"]
+
 
 class Log(LogReader):
     """See the module. `end_offset` and `durable_end` are exclusive."""
@@ -270,11 +273,9 @@ class Log(LogReader):
             self._roll(self.end_offset, now_ms)
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
+        """On OSError (a full disk) the old segment is still the active one."""
         old = self.active
-        if old.size == 0:
-            # Nothing in it, and the next batch is too far from it for a relative offset.
-            self._drop_segments([old])
-        else:
+        if old.size:
             old.write_indexes()
             self._write_snapshot(base_offset)
         segment = Segment.create(self.pool, self.path, base_offset, self.config, now_ms)
@@ -282,6 +283,9 @@ class Log(LogReader):
         self._bases.append(base_offset)
         self.active = segment
         self._dirty_folders.add(self.path)
+        if not old.size:
+            # The next batch was too far from its base for a relative offset.
+            self._drop_segments([old])
         return segment
 
     def _write_snapshot(self, offset: int) -> None:
@@ -306,8 +310,7 @@ class Log(LogReader):
         active = self.active
         for segment in self._unsynced_segments():
             rolled = segment is not active
-            beside = (".index", ".timeindex", ".txnindex") if rolled else (".txnindex",)
-            paths = tuple(segment.path(suffix) for suffix in beside)
+            paths = tuple(segment.path(suffix) for suffix in INDEX_SUFFIXES) if rolled else ()
             parts.append(SegmentSync(segment, segment.handle, segment.handle.pin(), segment.size, rolled, paths))
         return SyncPlan(
             self.disk,
@@ -320,11 +323,19 @@ class Log(LogReader):
         )
 
     def _unsynced_segments(self) -> list[Segment]:
+        return [
+            segment
+            for segment in self.segments[self._first_unsynced() :]
+            if segment is not self.active or segment.is_dirty()
+        ]
+
+    def _first_unsynced(self) -> int:
+        """Unsynced segments are always the newest ones, and few."""
         segments = self.segments
-        at = len(segments)
+        at = len(segments) - 1
         while at and not segments[at - 1].synced:
             at -= 1
-        return [segment for segment in segments[at:] if segment is not self.active or segment.is_dirty()]
+        return at
 
     def mark_durable(self, plan: SyncPlan) -> None:
         """On the loop, after `plan.run()` has returned or raised. Raises what the run raised: the log has failed."""
@@ -346,13 +357,7 @@ class Log(LogReader):
         if plan.end_offset > self.durable_end:
             self.durable_end = plan.end_offset
         # Whole segments only: recovery checks a segment from its first byte, and rebuilds its indexes.
-        self.recovery_point = max(self.recovery_point, min(self.durable_end, self._first_unsynced_base()))
-
-    def _first_unsynced_base(self) -> int:
-        for segment in self.segments:
-            if not segment.synced:
-                return segment.base_offset
-        return self.active.base_offset
+        self.recovery_point = max(self.recovery_point, min(self.durable_end, self._bases[self._first_unsynced()]))
 
     def start_writeback(self, from_size: int) -> int:
         """Ask the kernel to write out the active segment from `from_size` on; returns its size now."""
@@ -382,7 +387,7 @@ class Log(LogReader):
         offset = active.truncate(offset)
         active.configure(self.config)
         self._shrunk(active, offset)
-        self._forget_holes(offset)
+        self._forget_holes([hole for hole in self.holes if hole.end_offset > offset])
 
     def truncate_fully(self, new_start: int) -> None:
         """Drop everything and go on at `new_start`: nothing here was of use to anybody."""
@@ -392,15 +397,16 @@ class Log(LogReader):
         self.segments.append(active)
         self._bases.append(new_start)
         self.epochs.clear()
-        self._forget_holes(0)
+        self._forget_holes(list(self.holes))
         self.log_start_offset = new_start
         self._shrunk(active, new_start)
 
-    def _forget_holes(self, end_offset: int) -> None:
-        """Offsets from here on will be written anew: what was set aside there is no longer part of the log."""
-        for hole in [hole for hole in self.holes if hole.end_offset > end_offset]:
+    def _forget_holes(self, holes: list[Hole]) -> None:
+        """What was set aside there is no longer part of the log: deleted, or about to be written anew."""
+        for hole in holes:
             self.disk.rename(hole.path, hole.path.removesuffix(CORRUPT_SUFFIX) + CUT_SUFFIX)
             self.holes.remove(hole)
+            self._dirty_folders.add(self.path)
 
     def _shrinking(self) -> None:
         if self.failed is not None:
@@ -431,7 +437,7 @@ class Log(LogReader):
         self.log_start_offset = offset
         self.epochs.truncate_from_start(offset)
         self.producers.advance_log_start(offset)
-        self.holes[:] = [hole for hole in self.holes if hole.end_offset > offset]
+        self._forget_holes([hole for hole in self.holes if hole.end_offset <= offset])
         return True
 
     def delete_segments(self, count: int, now_ms: int) -> list[str]:

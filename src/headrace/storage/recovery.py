@@ -21,7 +21,8 @@ from headrace.storage.checkpoints import (
     decode_partition_metadata,
 )
 from headrace.storage.epochs import EpochCache
-from headrace.storage.files import Disk
+from headrace.storage.files import Disk, File
+from headrace.storage.indexes import RELATIVE_OFFSET_MAX
 from headrace.storage.pool import FilePool
 from headrace.storage.segment import WALK_BYTES, CorruptSegment, Segment, file_name
 from headrace.storage.snapshots import Snapshots, replay
@@ -252,55 +253,71 @@ def _end_offset(segment: Segment) -> int:
 # -- checking batches
 
 
-def checked_batches(segment: Segment, next_offset: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+def checked_batches(
+    file: File, base_offset: int, size: int, next_offset: int
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """(position, header, whole batch) while batches are valid; raises CorruptSegment at the first that is not.
 
     Offsets may have gaps but must grow, and must be near enough to the base for a relative offset.
     """
-    size = segment.size
-    file = segment.handle.pin()
-    try:
-        position = 0
-        while position < size:
-            chunk = memoryview(file.read(min(WALK_BYTES, size - position), position))
-            at = 0
-            while at < len(chunk):
-                here = position + at
-                needed = _batch_bytes(segment, chunk, at, here)
-                if needed > len(chunk) - at:
-                    if at:
-                        break
-                    chunk = memoryview(file.read(needed, position))
-                try:
-                    header = check_stored(chunk, at, len(chunk))
-                except KafkaError as error:
-                    raise CorruptSegment(segment.handle.path, here, error.message or "invalid batch") from None
-                if header.base_offset < next_offset or header.last_offset > segment.max_offset:
-                    raise CorruptSegment(
-                        segment.handle.path, here, f"offset {header.base_offset} where {next_offset} comes next"
-                    )
-                yield here, header, chunk[at : at + needed]
-                next_offset = header.end_offset
-                at += needed
-            position += at
-    finally:
-        segment.handle.unpin()
+    position = 0
+    while position < size:
+        chunk = memoryview(file.read(min(WALK_BYTES, size - position), position))
+        at = 0
+        while at < len(chunk):
+            here = position + at
+            needed = _batch_bytes(file.path, chunk, at, here, size)
+            if needed > len(chunk) - at:
+                if at:
+                    break
+                chunk = memoryview(file.read(needed, position))
+            try:
+                header = check_stored(chunk, at, len(chunk))
+            except KafkaError as error:
+                raise CorruptSegment(file.path, here, error.message or "invalid batch") from None
+            if header.base_offset < next_offset or header.last_offset > base_offset + RELATIVE_OFFSET_MAX:
+                raise CorruptSegment(file.path, here, f"offset {header.base_offset} where {next_offset} comes next")
+            yield here, header, chunk[at : at + needed]
+            next_offset = header.end_offset
+            at += needed
+        position += at
 
 
-def _batch_bytes(segment: Segment, chunk: memoryview, at: int, position: int) -> int:
-    """Whole length of the batch at `at`, at least a header's; CorruptSegment if the file is too short for it."""
-    left = segment.size - position
+def _batch_bytes(path: str, chunk: memoryview, at: int, position: int, size: int) -> int:
+    """Whole length of the batch at `at`, or more than the chunk has if that must be read first to know.
+
+    CorruptSegment if the file is too short for it.
+    """
+    left = size - position
     if left < HEADER_BYTES:
-        raise CorruptSegment(segment.handle.path, position, f"{left} bytes are too few for a batch header")
+        raise CorruptSegment(path, position, f"{left} bytes are too few for a batch header")
     if len(chunk) - at < HEADER_BYTES:
-        return HEADER_BYTES if at else len(chunk) + 1
+        if at == 0:
+            raise CorruptSegment(path, position, "the file became shorter while it was read")
+        return HEADER_BYTES
     length = int.from_bytes(chunk[at + 8 : at + 12], "big", signed=True)
     magic = chunk[at + 16]
     if magic in (0, 1) and position == 0 and 14 <= length <= left - LOG_OVERHEAD:
-        raise OldFormat(f"{segment.handle.path} holds messages of format v{magic}, from before Kafka 0.11")
+        raise OldFormat(f"{path} holds messages of format v{magic}, from before Kafka 0.11")
     if length + LOG_OVERHEAD > left:
-        raise CorruptSegment(segment.handle.path, position, f"a batch of {length} bytes where {left} remain")
+        raise CorruptSegment(path, position, f"a batch of {length} bytes where {left} remain")
     return max(length + LOG_OVERHEAD, HEADER_BYTES)
+
+
+def verify_file(disk: Disk, path: str, base_offset: int, size: int) -> str | None:
+    """What is wrong with an inactive segment's log file, if anything: every CRC, for a scrub in a worker process.
+
+    `Log.set_aside` is the answer to it.
+    """
+    file = disk.open(path, readonly=True)
+    try:
+        for _ in checked_batches(file, base_offset, size, base_offset):
+            pass
+    except CorruptSegment as damage:
+        return f"{damage.reason} at byte {damage.position}"
+    finally:
+        file.close()
+    return None
 
 
 class _Recovery:
@@ -381,8 +398,10 @@ class _Recovery:
         segment.replace_aborted([])
         self.report.segments_checked += 1
         self.snapshots.write(self.producers, segment.base_offset)
+        file = segment.handle.pin()
+        first = max(self.next_offset, segment.base_offset)
         try:
-            for position, header, batch in checked_batches(segment, max(self.next_offset, segment.base_offset)):
+            for position, header, batch in checked_batches(file, segment.base_offset, size, first):
                 segment.note_batch(position, len(batch), header.last_offset, header.max_timestamp)
                 segment.size = size
                 if header.leader_epoch > self.epochs.latest_epoch:
@@ -392,8 +411,16 @@ class _Recovery:
                     segment.add_aborted(aborted)
                 self.next_offset = header.end_offset
         finally:
+            segment.handle.unpin()
             self.report.bytes_checked += size
-        segment.write_indexes()
+        self._keep_indexes(segment)
+
+    def _keep_indexes(self, segment: Segment) -> None:
+        """Those of the active segment stay in memory until it is rolled or closed."""
+        if segment is self.segments[-1]:
+            segment.index_dirty = True
+        else:
+            segment.write_indexes()
 
     def _handle_damage(self, segment: Segment, damage: CorruptSegment) -> None:
         """A torn tail ends the log here; anything else is set aside and leaves a hole. See decision 0002."""
@@ -416,7 +443,7 @@ class _Recovery:
             self.report.say(f"kept the {cut} bytes cut off as {os.path.basename(copy)}")
         segment.handle.open().truncate(damage.position)
         segment.size = damage.position
-        segment.write_indexes()
+        self._keep_indexes(segment)
         self.report.bytes_truncated += cut
         self.report.say(
             f"cut {cut} bytes off {os.path.basename(damage.path)} at byte {damage.position} "

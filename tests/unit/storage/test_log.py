@@ -154,6 +154,25 @@ def test_full_disk_leaves_no_half_batch_and_heals() -> None:
     assert read_all(log) == written
 
 
+def test_a_roll_on_a_full_disk_leaves_the_log_as_it_was() -> None:
+    disk = MemoryDisk()
+    disk.make_dirs("/data")
+    log = open_log(disk, config=LogConfig(segment_bytes=300, index_interval_bytes=50))
+    written = [append(log, size=60) for _ in range(2)]
+    for operation in ("append", "append", "append", "append", "open"):
+        for skip in range(4):
+            fault = disk.fail(operation, errno.ENOSPC, skip=skip)
+            try:
+                written.append(append(log, size=60))
+            except OSError:
+                assert log.failed is None
+            fault.times = 0
+            assert read_all(log) == written
+    log.close()
+    assert read_all(open_log(disk, clean=True)) == written
+    assert read_all(open_log(disk)) == written
+
+
 def test_a_torn_write_that_cannot_be_undone_fails_the_log() -> None:
     disk = MemoryDisk()
     disk.make_dirs("/data")

@@ -6,7 +6,7 @@ from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.records.control import Marker, encode_marker
 from headrace.storage.log import Log
-from headrace.storage.recovery import OldFormat
+from headrace.storage.recovery import OldFormat, verify_file
 from headrace.testing.simulator.disk import MemoryDisk
 
 from .helpers import FOLDER, append, batch, offsets, open_log, read_all
@@ -295,3 +295,82 @@ def test_truncation_takes_back_what_producers_did(disk: MemoryDisk) -> None:
         assert log.end_offset == end_offset
         assert log.producers.describe() == known
         assert log.aborted_transactions(0, 10_000) == aborted
+
+
+def test_a_scrub_finds_what_readers_would_not(disk: MemoryDisk) -> None:
+    log, _ = grown(disk)
+    victim = log.segments[1]
+    assert all(verify_file(disk, s.handle.path, s.base_offset, s.size) is None for s in log.segments)
+    disk.flip(victim.handle.path, victim.size - 1)
+    again = open_log(disk, clean=True, config=SMALL)
+    victim = again.segments[1]
+    after = again.segments[2].base_offset
+    assert again.read(victim.base_offset, 1 << 20, again.end_offset) is not None
+    reason = verify_file(disk, victim.handle.path, victim.base_offset, victim.size)
+    assert reason is not None and "CRC" in reason
+    again.set_aside(victim, reason)
+    with pytest.raises(KafkaError) as caught:
+        again.read(victim.base_offset, 1 << 20, again.end_offset)
+    assert caught.value.error is Err.KAFKA_STORAGE_ERROR
+    assert disk.exists(again.holes[0].path)
+    # A follower refetches from the hole on; the old file is kept, but no longer as a part of the log.
+    again.truncate_to(victim.base_offset)
+    assert again.holes == [] and again.end_offset == victim.base_offset
+    while again.end_offset < after + 20:
+        append(again, size=40)
+    again.close()
+    third = open_log(disk, clean=True, config=SMALL)
+    assert third.holes == [] and offsets(read_all(third)) == list(range(third.end_offset))
+    assert [name for name in disk.list(FOLDER) if name.endswith(".log.cut")]
+
+
+def test_a_reader_that_meets_garbage_sets_the_segment_aside(disk: MemoryDisk) -> None:
+    log, _ = grown(disk)
+    victim = log.segments[1]
+    disk.open(victim.handle.path).write_at(b"\xff" * 40, 0)
+    again = open_log(disk, clean=True, config=SMALL)
+    for _ in range(2):
+        with pytest.raises(KafkaError) as caught:
+            again.read(victim.base_offset, 1 << 20, again.end_offset)
+        assert caught.value.error is Err.KAFKA_STORAGE_ERROR
+    assert [hole.start_offset for hole in again.holes] == [victim.base_offset]
+    assert disk.exists(victim.handle.path + ".corrupt")
+    again.apply_retention(again.end_offset, 1000)
+
+
+def test_a_segment_whose_predecessor_lost_its_end_is_cut_off(disk: MemoryDisk) -> None:
+    log, written = grown(disk, close=False)
+    before = log.segments[-2]
+    last = before.last_batch()
+    assert last is not None
+    position, header = last
+    disk.open(before.handle.path).truncate(position)
+    again = open_log(disk, config=SMALL, recovery_point=before.base_offset)
+    assert again.end_offset == header.base_offset and not again.holes
+    kept = read_all(again)
+    assert kept == written[: len(kept)]
+    assert disk.exists(log.active.handle.path + ".cut")
+
+
+def test_a_clean_open_touches_only_the_last_segment(disk: MemoryDisk) -> None:
+    log, _ = grown(disk, 200)
+    assert len(log.segments) > 40
+    touched: list[str] = []
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            method = getattr(disk, name)
+
+            def call(path: str, *args: object, **options: object) -> object:
+                if name in ("open", "read_bytes", "exists", "remove", "rename", "replace_bytes"):
+                    touched.append(path)
+                return method(path, *args, **options)
+
+            return call
+
+    again = open_log(Watched(), clean=True, config=SMALL)  # type: ignore[arg-type]
+    active = f"{again.active.base_offset:020d}"
+    end = f"{again.end_offset:020d}.snapshot"
+    small = ("leader-epoch-checkpoint", "partition.metadata", end)
+    assert [path for path in touched if active not in path and not path.endswith(small) and path != FOLDER] == []
+    assert len(touched) < 12
