@@ -72,7 +72,8 @@ _pack_leader_epoch = _LENGTH.pack_into
 def validate(buf: Buffer, view: memoryview, start: int, end: int) -> HeaderTuple:
     """Check a client's records for one partition, `buf[start:end]`; `view` is a view of the same buffer.
 
-    Returns the header's fields in the order of `BatchHeader`. Raises KafkaError with the code Kafka answers.
+    Returns the header's fields in the order of `BatchHeader`. Raises KafkaError with the code Kafka answers. Some
+    clients leave the maximum timestamp unset, which Kafka mends: so does this, in place.
     """
     if end - start < HEADER_BYTES:
         raise _reason_short(buf, start, end)
@@ -105,8 +106,8 @@ def validate(buf: Buffer, view: memoryview, start: int, end: int) -> HeaderTuple
         and ((sequence >= 0 and epoch >= 0) if pid > NO_PRODUCER_ID else attributes < TRANSACTIONAL)
     ):
         return header
-    _refuse(BatchHeader._make(header), buf, view, start, end)
-    return header
+    _refuse(BatchHeader._make(header), view, start, end)
+    return header if base_ts <= max_ts else _mend(header, view, start)
 
 
 def stamp(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
@@ -154,8 +155,8 @@ def _reason_short(buf: Buffer, start: int, end: int) -> KafkaError:
     return KafkaError(Err.CORRUPT_MESSAGE, f"record batch of length {length}, shorter than its header")
 
 
-def _refuse(header: BatchHeader, buf: Buffer, view: memoryview, start: int, end: int) -> None:
-    """Raise for what made `validate` stumble; return when it was only an attribute bit that means nothing yet."""
+def _refuse(header: BatchHeader, view: memoryview, start: int, end: int) -> None:
+    """Raise for what made `validate` stumble; return when Kafka would not mind it."""
     remaining = end - start - LOG_OVERHEAD
     length, magic = header.length, header.magic
     if length < LEGACY_LENGTH_MIN:
@@ -206,8 +207,11 @@ def _refuse_fields(header: BatchHeader) -> None:
         raise KafkaError(Err.INVALID_RECORD, f"{count} records do not fit in {header.length} bytes")
     if attributes & LOG_APPEND_TIME:
         raise KafkaError(Err.INVALID_TIMESTAMP, "producers may not set the timestamp type to LogAppendTime")
-    if header.base_timestamp > header.max_timestamp:
-        raise KafkaError(
-            Err.INVALID_TIMESTAMP,
-            f"record batch with base timestamp {header.base_timestamp} after its maximum {header.max_timestamp}",
-        )
+
+
+def _mend(fields: HeaderTuple, view: memoryview, start: int) -> HeaderTuple:
+    header = BatchHeader._make(fields)
+    max_timestamp = validate_records(view, start, header, now_ms=0).max_timestamp
+    set_max_timestamp(view, start, header, max_timestamp, log_append_time=False)
+    mended: HeaderTuple = _unpack_header(view, start)
+    return mended

@@ -92,7 +92,6 @@ def test_a_batch_of_another_client_passes() -> None:
         ({"attributes": 7}, Err.UNSUPPORTED_COMPRESSION_TYPE),
         ({"producer_id": 9, "producer_epoch": 0, "base_sequence": -1}, Err.INVALID_RECORD),
         ({"producer_id": 9, "producer_epoch": -1, "base_sequence": 0}, Err.INVALID_RECORD),
-        ({"base_timestamp": 2_000}, Err.INVALID_TIMESTAMP),
     ],
 )
 def test_refused_headers(fields: dict[str, int], error: Err) -> None:
@@ -121,6 +120,20 @@ def test_a_flipped_byte_passes_only_outside_the_crc(at: int, flip: int) -> None:
     except KafkaError:
         return
     assert 12 <= at < 16, "only the leader epoch is neither checked nor under the CRC"
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_an_unset_maximum_timestamp_is_mended_in_place(codec: int) -> None:
+    good = build_batch(RECORDS, compression=codec)
+    buf = bytearray(with_fields(good, max_timestamp=-1))
+    assert BatchHeader._make(validate(buf, memoryview(buf), 0, len(buf))) == read_header(good)
+    assert buf == good
+
+
+def test_mending_looks_at_the_records() -> None:
+    batch = bytearray(build_batch(RECORDS))
+    batch[HEADER_BYTES] = 0x7E
+    assert refusal(with_fields(bytes(batch), max_timestamp=-1)) == Err.INVALID_RECORD
 
 
 def test_attribute_bits_without_a_meaning_are_let_through() -> None:

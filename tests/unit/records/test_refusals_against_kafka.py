@@ -74,6 +74,8 @@ HEADER_CASES = {
     "delta-5": patched(PLAIN, last_offset_delta=5),
     "count-huge": patched(PLAIN, count=1 << 24, last_offset_delta=(1 << 24) - 1),
     "control": patched(PLAIN, attributes=0x20),
+    "no-max-timestamp": patched(PLAIN, max_timestamp=-1),
+    "no-max-timestamp-gzip": patched(GZIPPED, max_timestamp=-1),
     "no-sequence": patched(PLAIN, producer_id=9_000, producer_epoch=0),
 }
 RECORD_CASES = {
