@@ -65,6 +65,9 @@ def main(words: Sequence[str]) -> int:
         run(config, on_ready=announce)
     except StartupError as error:
         return refuse(str(error))
+    except KeyboardInterrupt:
+        # Before the broker has taken over the signals there is nothing to stop in order.
+        return 130
     return 0
 
 
