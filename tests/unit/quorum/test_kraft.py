@@ -15,7 +15,7 @@ from headrace.protocol import messages as m
 from headrace.quorum import QuorumError
 from headrace.quorum.cleaning import SnapshotLimits
 from headrace.quorum.kraft import KraftOptions, open_quorum
-from headrace.quorum.snapshots import SnapshotId, list_snapshots
+from headrace.quorum.snapshots import SnapshotId, Voter, list_snapshots
 from headrace.testing.simulator.disk import MemoryDisk
 from headrace.testing.simulator.faults import PowerCut
 from headrace.testing.simulator.pages import CrashMode
@@ -101,6 +101,24 @@ def test_starts_on_kafkas_folder(name: str, features: int, leader_epoch: int) ->
         await node.stop()
         again = Node(disk)
         assert again.quorum.image.same_content(node.quorum.image)
+
+    run(main)
+
+
+def test_starts_on_kafkas_folder_with_voters_in_the_configuration() -> None:
+    """kraft.version 0: the log names no voters, and quorum-state keeps its version 0."""
+
+    async def main() -> None:
+        disk = golden_disk("kafka-4.3.1-static-voters")
+        before = state(disk)
+        with pytest.raises(QuorumError, match="names no voters"):
+            Node(disk)
+        voter = Voter(1, bytes(16), (("CONTROLLER", "127.0.0.1", 19893),))
+        node = await Node(disk, 0, KraftOptions(static_voters=(voter,))).start()
+        assert state(disk) == {**before, "leaderEpoch": before["leaderEpoch"] + 1}
+        assert partition_facts(node.quorum.image, "s1") == (1, 2, (1,))
+        assert node.quorum.kraft_version == 0
+        await node.stop()
 
     run(main)
 
