@@ -373,8 +373,9 @@ def _updated(base: PersistentMap[Any, Any], changes: Mapping[Any, Any]) -> Persi
 
 
 def _partitions(draft: _TopicDraft) -> PersistentMap[int, Partition]:
-    base: PersistentMap[int, Partition] = draft.base.partitions if draft.base is not None else PersistentMap()
-    return base.update(draft.changed)
+    if draft.base is None:
+        return PersistentMap(draft.changed)
+    return draft.base.partitions.update(draft.changed)
 
 
 def _holders(partition: Partition) -> set[int]:

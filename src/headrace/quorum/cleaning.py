@@ -37,6 +37,7 @@ class SnapshotKeeper:
         bytes_since: int,
         clock: Clock,
         run_in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self.snapshots = list(snapshots)
         """On disk, oldest first."""
@@ -46,6 +47,7 @@ class SnapshotKeeper:
         self._limits = limits
         self._clock = clock
         self._run_in_thread = run_in_thread
+        self._on_failure = on_failure
         self._last_ms = clock.monotonic_ms()
         self._task: asyncio.Task[None] | None = None
 
@@ -103,6 +105,9 @@ class SnapshotKeeper:
             # Disk full, most likely. The log still has everything, so it can wait for the next time one is due.
             self.bytes_since = 1
             self._last_ms = self._clock.monotonic_ms()
+        except Exception as error:
+            # Not the disk but a bug: metadata that cannot be written down must not be built upon.
+            self._on_failure(error)
         finally:
             self._task = None
 

@@ -115,6 +115,7 @@ class KraftQuorum:
             loaded.bytes_since_snapshot,
             clock,
             run_in_thread,
+            self._fail,
         )
 
     # --- what is known ------------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from headrace.records.layout import HEADER_BYTES, BatchHeader
 from headrace.records.reader import read_records
 from headrace.storage.files import Disk
 
-BATCH_BYTES = 1 << 20
-"""Where a snapshot's records go on in the next batch. A reader holds one batch in memory at a time."""
+BATCH_BYTES = 32 << 10
+"""Where a snapshot's records go on in the next batch. Small, since the loop makes one batch between other work."""
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 PART_SUFFIX = ".part"

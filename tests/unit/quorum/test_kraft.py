@@ -456,3 +456,23 @@ def test_an_open_transaction_is_aborted_by_the_next_leader() -> None:
         assert (await again.create("t")).error_code == Err.NONE
 
     run(main)
+
+
+def test_metadata_that_cannot_be_written_down_stops_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        clock = Clock()
+        node = await Node(MemoryDisk(now_ms=clock.wall_ms), 0, None, clock).start()
+        failures: list[Exception] = []
+        node.quorum.on_failure = failures.append
+
+        def broken(image: Image) -> Any:
+            raise TypeError("a bug")
+
+        monkeypatch.setattr("headrace.quorum.cleaning.image_records", broken)
+        clock.now_ms += 3_600_001
+        await node.quorum.maintain()
+        assert [type(error) for error in failures] == [TypeError]
+        with pytest.raises(KafkaError):
+            await node.create("t1")
+
+    run(main)
