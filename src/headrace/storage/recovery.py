@@ -8,11 +8,23 @@ import os.path
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from struct import Struct
+
+from crc32c import crc32c
 
 from headrace.config import LogConfig
 from headrace.errors import KafkaError
 from headrace.records.batch import check_stored
-from headrace.records.layout import HEADER_BYTES, LOG_OVERHEAD, BatchHeader
+from headrace.records.layout import (
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LEGACY_LENGTH_MIN,
+    LENGTH_MIN,
+    LOG_OVERHEAD,
+    BatchHeader,
+    HeaderTuple,
+)
 from headrace.replication.producers import ProducerStates
 from headrace.storage import epochs as epoch_file
 from headrace.storage.checkpoints import (
@@ -34,6 +46,7 @@ CUT_SUFFIX = ".cut"
 """Bytes behind the place where a log was cut: no longer part of it, kept for a person to look at."""
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 OFFSET_DIGITS = 20
+_LENGTH_AND_MAGIC = Struct(">8xi4xb")
 
 
 @dataclass(slots=True)
@@ -255,53 +268,69 @@ def _end_offset(segment: Segment) -> int:
 
 def checked_batches(
     file: File, base_offset: int, size: int, next_offset: int
-) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, whole batch) while batches are valid; raises CorruptSegment at the first that is not.
+) -> Iterator[tuple[int, HeaderTuple, memoryview]]:
+    """(position, header fields, bytes from the batch on) while batches are valid; CorruptSegment at the first that is not.
 
     Offsets may have gaps but must grow, and must be near enough to the base for a relative offset.
     """
+    unpack = HEADER.unpack_from
+    offset_max = base_offset + RELATIVE_OFFSET_MAX
     position = 0
     while position < size:
         chunk = memoryview(file.read(min(WALK_BYTES, size - position), position))
         at = 0
-        while at < len(chunk):
-            here = position + at
-            needed = _batch_bytes(file.path, chunk, at, here, size)
-            if needed > len(chunk) - at:
+        chunk_bytes = len(chunk)
+        while at < chunk_bytes:
+            end = at + _batch_bytes(file.path, chunk, at, position + at, size)
+            if end > chunk_bytes:
                 if at:
                     break
-                chunk = memoryview(file.read(needed, position))
-            try:
-                header = check_stored(chunk, at, len(chunk))
-            except KafkaError as error:
-                raise CorruptSegment(file.path, here, error.message or "invalid batch") from None
-            if header.base_offset < next_offset or header.last_offset > base_offset + RELATIVE_OFFSET_MAX:
-                raise CorruptSegment(file.path, here, f"offset {header.base_offset} where {next_offset} comes next")
-            yield here, header, chunk[at : at + needed]
-            next_offset = header.end_offset
-            at += needed
+                chunk = memoryview(file.read(end, position))
+                chunk_bytes = len(chunk)
+            fields = unpack(chunk, at)
+            base, length, _, magic, crc, _, delta, _, _, _, _, _, count = fields
+            if (
+                magic != 2
+                or length < LENGTH_MIN
+                or delta < 0
+                or count < 0
+                or base < next_offset
+                or base + delta > offset_max
+                or crc32c(chunk[at + CRC_FROM : end]) != crc
+            ):
+                raise CorruptSegment(file.path, position + at, _reason(chunk, at, next_offset))
+            yield position + at, fields, chunk[at:end]
+            next_offset = base + delta + 1
+            at = end
         position += at
 
 
-def _batch_bytes(path: str, chunk: memoryview, at: int, position: int, size: int) -> int:
-    """Whole length of the batch at `at`, or more than the chunk has if that must be read first to know.
+def _reason(chunk: memoryview, at: int, next_offset: int) -> str:
+    """What is wrong with a batch that was found wrong, in words."""
+    try:
+        header = check_stored(chunk, at, len(chunk))
+    except KafkaError as error:
+        return error.message or "invalid batch"
+    return f"offset {header.base_offset} where {next_offset} comes next"
 
-    CorruptSegment if the file is too short for it.
-    """
-    left = size - position
-    if left < HEADER_BYTES:
-        raise CorruptSegment(path, position, f"{left} bytes are too few for a batch header")
-    if len(chunk) - at < HEADER_BYTES:
-        if at == 0:
-            raise CorruptSegment(path, position, "the file became shorter while it was read")
+
+def _batch_bytes(path: str, chunk: memoryview, at: int, position: int, size: int) -> int:
+    """Whole length of the batch at `at`, which may reach beyond the chunk; CorruptSegment if beyond the file."""
+    if len(chunk) - at >= HEADER_BYTES:
+        length, magic = _LENGTH_AND_MAGIC.unpack_from(chunk, at)
+        whole: int = length + LOG_OVERHEAD
+        if magic == 2 and HEADER_BYTES <= whole <= size - position:
+            return whole
+        if magic in (0, 1) and position == 0 and length >= LEGACY_LENGTH_MIN and whole <= size:
+            raise OldFormat(f"{path} holds messages of format v{magic}, from before Kafka 0.11")
+        if whole > size - position:
+            raise CorruptSegment(path, position, f"a batch of {length} bytes where {size - position} remain")
         return HEADER_BYTES
-    length = int.from_bytes(chunk[at + 8 : at + 12], "big", signed=True)
-    magic = chunk[at + 16]
-    if magic in (0, 1) and position == 0 and 14 <= length <= left - LOG_OVERHEAD:
-        raise OldFormat(f"{path} holds messages of format v{magic}, from before Kafka 0.11")
-    if length + LOG_OVERHEAD > left:
-        raise CorruptSegment(path, position, f"a batch of {length} bytes where {left} remain")
-    return max(length + LOG_OVERHEAD, HEADER_BYTES)
+    if size - position < HEADER_BYTES:
+        raise CorruptSegment(path, position, f"{size - position} bytes are too few for a batch header")
+    if at == 0:
+        raise CorruptSegment(path, position, "the file became shorter while it was read")
+    return HEADER_BYTES
 
 
 def verify_file(disk: Disk, path: str, base_offset: int, size: int) -> str | None:
@@ -401,16 +430,19 @@ class _Recovery:
         file = segment.handle.pin()
         first = max(self.next_offset, segment.base_offset)
         try:
-            for position, header, batch in checked_batches(file, segment.base_offset, size, first):
-                segment.note_batch(position, len(batch), header.last_offset, header.max_timestamp)
-                segment.size = size
-                if header.leader_epoch > self.epochs.latest_epoch:
-                    self.epochs.assign(header.leader_epoch, header.base_offset)
-                aborted = self.producers.replay(batch, 0, header)
-                if aborted is not None:
-                    segment.add_aborted(aborted)
-                self.next_offset = header.end_offset
+            for position, fields, batch in checked_batches(file, segment.base_offset, size, first):
+                base_offset, _, leader_epoch, _, _, _, delta, _, max_timestamp, producer_id, _, _, _ = fields
+                last_offset = base_offset + delta
+                segment.note_batch(position, len(batch), last_offset, max_timestamp)
+                if leader_epoch > self.epochs.latest_epoch:
+                    self.epochs.assign(leader_epoch, base_offset)
+                if producer_id >= 0:
+                    aborted = self.producers.replay(batch, 0, BatchHeader._make(fields))
+                    if aborted is not None:
+                        segment.add_aborted(aborted)
+                self.next_offset = last_offset + 1
         finally:
+            segment.size = size
             segment.handle.unpin()
             self.report.bytes_checked += size
         self._keep_indexes(segment)
