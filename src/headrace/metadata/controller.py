@@ -10,7 +10,7 @@ from typing import Any
 from headrace.config import BrokerConfig
 from headrace.config.describe import describe_topic
 from headrace.config.topic import validate_topic
-from headrace.metadata import brokers, configs, features, producer_ids, quotas, topics
+from headrace.metadata import brokers, configs, elections, features, producer_ids, quotas, topics
 from headrace.metadata.image import BROKER_CONFIG, Image
 from headrace.metadata.outcome import Outcome
 from headrace.metadata.placement import Dice
@@ -99,6 +99,9 @@ class Controller:
         self, image: Image, request: m.CreatePartitionsRequest, alterable: Allowed = _everything
     ) -> Outcome[m.CreatePartitionsResponse]:
         return topics.create_partitions(image, request, self.dice, alterable)
+
+    def elect_leaders(self, image: Image, request: m.ElectLeadersRequest) -> Outcome[m.ElectLeadersResponse]:
+        return elections.elect_leaders(image, request, self.policy)
 
     # --- configuration, quotas, features, producer ids ----------------------------------------------------------------
 

@@ -393,3 +393,54 @@ def test_dynamic_defaults_reach_new_topics() -> None:
     response = cluster.answer(create(new_topic("t")))
     found = {c.name: (c.value, c.config_source) for c in response.topics[0].configs}
     assert found["retention.ms"] == ("424242", 3)
+
+
+# --- elections --------------------------------------------------------------------------------------------------------
+
+
+def elect(
+    cluster: Cluster, kind: int, topics: list[tuple[str, list[int]]] | None
+) -> list[tuple[str, int, int]]:
+    request = m.ElectLeadersRequest(
+        election_type=kind,
+        topic_partitions=None
+        if topics is None
+        else [m.ElectLeadersRequest.TopicPartitions(topic=t, partitions=p) for t, p in topics],
+    )
+    response = cluster.do(cluster.controller.elect_leaders(cluster.image, request))
+    return [
+        (topic.topic, result.partition_id, result.error_code)
+        for topic in response.replica_election_results
+        for result in topic.partition_result
+    ]
+
+
+def test_preferred_leaders_are_elected_once_they_are_back_in_sync() -> None:
+    cluster = Cluster(2)
+    cluster.answer(create(new_topic("t", -1, -1, (), [(0, [1, 2]), (1, [2, 1])])))
+    cluster.commit(cluster.controller.fence_broker(cluster.image, 1))
+    assert elect(cluster, 0, [("t", [0, 1, 7]), ("no", [0])]) == [
+        ("t", 0, Err.PREFERRED_LEADER_NOT_AVAILABLE),
+        ("t", 1, Err.ELECTION_NOT_NEEDED),
+        ("t", 7, Err.UNKNOWN_TOPIC_OR_PARTITION),
+        ("no", 0, Err.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    cluster.commit(cluster.controller.unfence_broker(cluster.image, 1))
+    topic_id = cluster.image.topic_ids["t"]
+    cluster.commit([(m.PartitionChangeRecord(topic_id=topic_id, partition_id=0, isr=[2, 1]), 2)])
+    assert elect(cluster, 0, None) == [("t", 0, Err.NONE)]
+    assert leaders(cluster)[0][0] == 1
+    with pytest.raises(KafkaError):
+        elect(cluster, 5, None)
+
+
+def test_unclean_election_by_request() -> None:
+    cluster = Cluster(2)
+    cluster.answer(create(new_topic("t", -1, -1, (), [(0, [1, 2])])))
+    cluster.commit(cluster.controller.fence_broker(cluster.image, 2))
+    cluster.commit(cluster.controller.fence_broker(cluster.image, 1))
+    assert elect(cluster, 1, [("t", [0])]) == [("t", 0, Err.ELIGIBLE_LEADERS_NOT_AVAILABLE)]
+    cluster.commit(cluster.controller.unfence_broker(cluster.image, 2))
+    assert elect(cluster, 1, [("t", [0])]) == [("t", 0, Err.NONE)]
+    assert leaders(cluster)[0][0] == 2
+    assert elect(cluster, 1, [("t", [0])]) == [("t", 0, Err.ELECTION_NOT_NEEDED)]
