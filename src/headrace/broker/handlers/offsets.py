@@ -42,7 +42,9 @@ def list_offsets(broker: "Broker", request: Request, message: m.ListOffsetsReque
             try:
                 if seen[topic.name, asked.partition_index] > 1:
                     raise KafkaError(Err.INVALID_REQUEST, "the partition is named twice")
-                result.offset, result.timestamp, result.leader_epoch = _look_up(broker, request.version, message, topic, asked)
+                result.offset, result.timestamp, epoch = _look_up(broker, request.version, message, topic, asked)
+                if request.version >= 4:
+                    result.leader_epoch = epoch
             except KafkaError as error:
                 result.error_code = error.error
             results.append(result)
