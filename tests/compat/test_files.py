@@ -11,6 +11,7 @@ import pytest
 
 from tests.compat.contents import Filler, TopicContents
 from tests.compat.process import HeadraceProcess
+from tests.compat.raw import batch
 from tests.reference.apache import ApacheKafka, Unavailable, dump_log, java, libs
 
 pytestmark = [pytest.mark.reference, pytest.mark.timeout(180)]
@@ -87,18 +88,21 @@ def test_one_goes_on_where_the_other_stopped(first: str, second: str, end: str, 
 @pytest.mark.parametrize("end", ["stop", "kill9"])
 def test_a_producer_repeats_itself_to_the_other_broker(end: str, tmp_path: Path) -> None:
     """Sequences survive the change: the last batch again is a duplicate, the next one is not."""
-    from tests.compat.raw import batch
+
+    def numbered(producer_id: int, sequence: int) -> bytes:
+        # With the present time: a producer last heard of long ago is forgotten at start-up.
+        return batch(b"x", producer=(producer_id, 0, sequence), base_timestamp=int(time.time() * 1000))
 
     data = tmp_path / "data"
     with running("headrace", data, end) as filler:
         filler.create("t", 1)
         me = filler.producer_id()
         for sequence in range(4):
-            filler.append("t", 0, batch(b"x", producer=(me, 0, sequence)))
+            filler.append("t", 0, numbered(me, sequence))
     for kind, sequence in (("apache", 4), ("headrace", 5)):
         with running(kind, data, end) as filler:
-            filler.append("t", 0, batch(b"x", producer=(me, 0, sequence - 1)))
-            filler.append("t", 0, batch(b"x", producer=(me, 0, sequence)))
+            filler.append("t", 0, numbered(me, sequence - 1))
+            filler.append("t", 0, numbered(me, sequence))
             assert filler.contents()["t"].record_counts == [sequence + 2]
             assert filler.producer_id() > me
 
