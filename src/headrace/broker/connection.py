@@ -10,9 +10,9 @@ import logging
 from asyncio import Transport
 from collections import deque
 from struct import Struct
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from headrace.broker.outbox import Chunk, Outbox, SocketOutbox, TransportOutbox
+from headrace.broker.outbox import Chunk, Outbox, SocketOutbox, TransportOutbox, release
 from headrace.errors import KafkaError
 from headrace.protocol.primitives import ProtocolError
 
@@ -31,11 +31,27 @@ BUFFER_BYTES_KEPT = 4 << 20
 """A buffer may stay this large while its connection is busy; anything larger goes once its frame is handled."""
 PARKED_MAX = 256
 """Waiting answers on one connection before it is no longer read."""
+ANSWERS_BYTES_MAX = 256 * 1024
+"""Answers of one turn leave together, up to this much: small requests may have large answers."""
+TURN_FRAMES = 256
+"""What one connection may ask before others get their turn."""
+MAPPED_IPV4 = "::ffff:"
 
 _int32 = Struct(">i").unpack_from
 _header = Struct(">hhih").unpack_from
 
 Answer = bytes | list[Chunk]
+
+_nothing = bytearray()
+_nothing_view = memoryview(_nothing)
+
+
+class Abandonable(Protocol):
+    """What waits on behalf of a request."""
+
+    def abandon(self) -> None:
+        """Nobody will read the answer: wait no longer."""
+        ...
 
 
 class Request:
@@ -46,7 +62,7 @@ class Request:
 
     __slots__ = (
         "answer", "api_key", "buf", "client_id_length", "connection", "correlation_id", "end", "pos", "started",
-        "version", "view",
+        "version", "view", "waiter",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +80,7 @@ class Request:
         self.end = end
         self.started = started
         self.answer: Answer | None = None
+        self.waiter: Abandonable | None = None
 
     @property
     def client_id(self) -> str | None:
@@ -96,6 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slots: deque[Request] = deque()
         self._paused = False  # reading is off
         self._processing = False
+        self._yielded = False  # whole frames are left for the next turn
         self._admitted = False
         self.closed = False
         self.closing = False  # no more requests are taken; what is in flight is answered
@@ -111,13 +129,13 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(Transport, transport)  # uvloop's is one in all but name
         self.transport = transport
-        peer = transport.get_extra_info("peername")
-        self.peer_host = peer[0] if peer else ""
-        local = transport.get_extra_info("sockname")
-        self.local_address = (local[0], local[1]) if local else ("", 0)
+        self.peer_host, _ = _address(transport.get_extra_info("peername"))
+        self.local_address = _address(transport.get_extra_info("sockname"))
         self.last_active = self._clock()
         plain = self.broker.runtime.can_sendfile and transport.get_extra_info("ssl_object") is None
-        self.outbox = (SocketOutbox if plain else TransportOutbox)(transport, self.broker.runtime.loop)
+        self.outbox = (SocketOutbox if plain else TransportOutbox)(
+            transport, self.broker.runtime.loop, self.resume_writing
+        )  # fmt: skip
         refusal = self.broker.connection_limits.admit(self.peer_host)
         if refusal is not None:
             log.warning("connection from %s refused: %s", self.peer_host, refusal)
@@ -125,20 +143,24 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         self._admitted = True
-        self.broker.connections.add(self)
+        self.broker.connections[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self.outbox.close()
-        self._slots.clear()
+        slots, self._slots = self._slots, deque()
+        for request in slots:
+            if request.answer is not None:
+                release(request.answer if isinstance(request.answer, list) else ())
+            elif request.waiter is not None:
+                request.waiter.abandon()
         if self._admitted:
-            self.broker.connections.discard(self)
+            self.broker.connections.pop(self, None)
             self.broker.connection_limits.release(self.peer_host)
-        self._budget.leave(self)
         self._budget.give(self, self._charged)
         self._charged = 0
-        self.view = memoryview(b"")
-        self.buf = bytearray()
+        self.view = _nothing_view
+        self.buf = _nothing
 
     def eof_received(self) -> bool:
         return False
@@ -166,11 +188,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._processing or self.closed:
             return
         self._processing = True
+        failure: Exception | None = None
         buf, pos, filled, slots = self.buf, self._start, self._filled, self._slots
         out: list[Chunk] = []
+        out_bytes = 0
+        turn = TURN_FRAMES
         started = self.last_active = self._clock()
         try:
-            while filled - pos >= 4:
+            while filled - pos >= 4 and not self.closing:
                 (length,) = _int32(buf, pos)
                 if length > self._frame_bytes_max or length < HEADER_BYTES_MIN:
                     raise ProtocolError(f"frame of {length} bytes; the limit is {self._frame_bytes_max}")
@@ -180,14 +205,21 @@ class Connection(asyncio.BufferedProtocol):
                 api_key, version, correlation_id, client_id_length = _header(buf, pos + 4)
                 if slots and (api_key != PRODUCE or slots[-1].api_key != PRODUCE or len(slots) >= PARKED_MAX):
                     break
-                if self.outbox.blocked or self.closing:
+                if self.outbox.blocked:
                     break
+                if not turn:
+                    self._yield()
+                    break
+                turn -= 1
                 request = Request(
                     self, api_key, version, correlation_id, client_id_length, pos + 14, end, started
                 )  # fmt: skip
                 pos = end
                 answer = self._route(request)
                 if answer is None:
+                    # The buffer is for the next request now; a large one must not live on with this.
+                    request.buf = _nothing
+                    request.view = _nothing_view
                     slots.append(request)
                 elif slots:
                     request.answer = answer
@@ -195,27 +227,51 @@ class Connection(asyncio.BufferedProtocol):
                 elif answer.__class__ is bytes:
                     if answer:  # acks=0 has none
                         out.append(answer)
+                        out_bytes += len(answer)
+                        if out_bytes > ANSWERS_BYTES_MAX:
+                            self.outbox.send(_joined(out))
+                            out, out_bytes = [], 0
                 else:
                     # Slices of files leave at once: no telling how long the peer takes to read them.
                     out.extend(answer)  # type: ignore[arg-type]
                     self.outbox.send(_joined(out))
-                    out = []
+                    out, out_bytes = [], 0
         except (ProtocolError, KafkaError) as error:
-            self._fail(error)
+            failure = error
         except Exception:
             log.exception("request from %s failed; closing its connection", self.peer_host)
             self.broker.metrics.requests_failed += 1
             self.transport.abort()
+        progress = pos > self._start
         self._start = pos
         if out:
             self.outbox.send(out if len(out) == 1 else _joined(out))
         self._processing = False
+        if failure is not None:
+            self._fail(failure)
         if not self.closed:
-            self._make_room()
+            self._make_room(progress)
             self.slot_filled()
 
-    def _make_room(self) -> None:
+    def _yield(self) -> None:
+        """Let other connections have their turn, then go on."""
+        if not self._yielded:
+            self._yielded = True
+            self.broker.runtime.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._yielded = False
+        if not self.closed:
+            self._go_on()
+
+    def _make_room(self, progress: bool) -> None:
         """Leave room to read into, or stop reading until there is some."""
+        if self.closing:
+            self._budget.leave(self)
+            self._set_paused(True)
+            return
+        if progress and self._charged and self._budget.pressed:
+            self._give_way()
         size = len(self.buf)
         if self._start == self._filled:
             was_full = self._filled == size
@@ -223,8 +279,11 @@ class Connection(asyncio.BufferedProtocol):
             if size > BUFFER_BYTES_KEPT:
                 self._replace_buffer(BUFFER_BYTES_BUSY)
             elif was_full and size < BUFFER_BYTES_BUSY:
-                self._replace_buffer(min(4 * size, BUFFER_BYTES_BUSY))  # the peer has more to say than fits
-        elif self._slots or self.outbox.blocked or self.closing:
+                # The peer has more to say than fits.
+                size = min(4 * size, BUFFER_BYTES_BUSY)
+                if self._budget.has_room(size - len(self.buf)):
+                    self._replace_buffer(size)
+        elif self._slots or self._yielded or self.outbox.blocked:
             # The rest waits for answers to leave; what the kernel still holds waits in the kernel.
             if self._filled == size:
                 self._compact()
@@ -243,6 +302,14 @@ class Connection(asyncio.BufferedProtocol):
                     self._set_paused(True)
                     return
         self._set_paused(False)
+
+    def _give_way(self) -> None:
+        """Others wait for memory and this one has just handled a frame: it keeps what holds the rest, no more."""
+        size = max(BUFFER_BYTES, self._filled - self._start)
+        if size < len(self.buf):
+            self._replace_buffer(size)
+        else:
+            self._budget.leave(self)
 
     def _compact(self) -> None:
         if self._start:
@@ -269,10 +336,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _room_again(self) -> None:
         if not self.closed:
-            self._make_room()
+            self._make_room(False)
 
     def _set_paused(self, paused: bool) -> None:
-        if paused != self._paused and not self.closed:
+        if paused != self._paused and not self.transport.is_closing():
             self._paused = paused
             if paused:
                 self.transport.pause_reading()
@@ -291,7 +358,8 @@ class Connection(asyncio.BufferedProtocol):
         while slots and slots[0].answer is not None:
             answer = slots.popleft().answer
             if isinstance(answer, bytes):
-                out.append(answer)
+                if answer:
+                    out.append(answer)
             else:
                 out.extend(answer)  # type: ignore[arg-type]
         if out:
@@ -315,8 +383,7 @@ class Connection(asyncio.BufferedProtocol):
         """Answer what is in flight, take nothing more, then close."""
         self.closing = True
         if not self.closed:
-            self.transport.pause_reading()
-            self._paused = True
+            self._set_paused(True)
             self._go_on()
 
     @property
@@ -329,9 +396,14 @@ class Connection(asyncio.BufferedProtocol):
         self.broker.metrics.protocol_errors += 1
         log.warning("closing connection from %s: %s", self.peer_host, error)
         self.closing = True
-        if self._slots or self.outbox.blocked:
-            return  # answers to earlier requests still leave, then it closes
-        self.transport.close()
+        self._go_on()  # answers to earlier requests still leave, then it closes
+
+
+def _address(name: tuple[str, int] | None) -> tuple[str, int]:
+    """Host and port. An IPv4 peer of a socket that serves both families is known by its IPv4 address."""
+    if not name:
+        return "", 0
+    return name[0].removeprefix(MAPPED_IPV4), name[1]
 
 
 def _joined(chunks: list[Chunk]) -> list[Chunk]:

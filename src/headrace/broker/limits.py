@@ -1,50 +1,66 @@
 """What clients may take of the broker: connections and memory. Over a limit comes backpressure or a clear refusal."""
 
-from collections import deque
 from collections.abc import Callable
 
 
 class MemoryBudget:
     """Bytes that all connections together may hold in receive buffers.
 
-    A connection that cannot grow stops reading and waits its turn. The first in the queue may always overdraw: its
-    frame completes, is handled and gives the bytes back, so the queue moves even when everyone holds half a frame.
+    A connection that cannot grow stops reading and waits its turn. The first in line may always overdraw, so that one
+    frame at a time completes even when everyone holds half of one; with its frame handled it gives way to the next.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._waiting: deque[tuple[object, Callable[[], None]]] = deque()
+        self._line: dict[object, Callable[[], None]] = {}  # first come, first served
+        self._waking = False
+
+    @property
+    def pressed(self) -> bool:
+        """Somebody waits: whoever can do with less should."""
+        return bool(self._line)
+
+    def has_room(self, amount: int) -> bool:
+        """For what is only convenient: never a reason to make others wait."""
+        return not self._line and self.used_bytes + amount <= self.limit_bytes
 
     def take(self, owner: object, amount: int, on_room: Callable[[], None]) -> bool:
-        """Take `amount`, or queue up: then `on_room` is called when it is worth asking again."""
-        first = self._waiting and self._waiting[0][0] is owner
-        if self.used_bytes + amount <= self.limit_bytes and (not self._waiting or first):
-            if first:
-                self._waiting.popleft()
-            self.used_bytes += amount
-            return True
-        if first or not self._waiting:
-            if not first:
-                self._waiting.append((owner, on_room))
-            self.used_bytes += amount  # overdraft of the one at the head
-            return True
-        if not any(waiting is owner for waiting, _ in self._waiting):
-            self._waiting.append((owner, on_room))
-        return False
+        """Take `amount`, or stand in line: then `on_room` is called when it is worth asking again."""
+        line = self._line
+        if self.used_bytes + amount <= self.limit_bytes:
+            line.pop(owner, None)
+        elif not line or next(iter(line)) is owner:
+            line[owner] = on_room  # stays the first: nobody else may overdraw while it does
+        else:
+            line.setdefault(owner, on_room)
+            return False
+        self.used_bytes += amount
+        return True
 
     def give(self, owner: object, amount: int) -> None:
-        """Give bytes back and, if `owner` held the head of the queue, pass that on."""
+        """Give bytes back, and with them the place in line."""
         self.used_bytes -= amount
-        if self._waiting:
-            self.leave(owner)
-            if self._waiting:
-                self._waiting[0][1]()
+        self.leave(owner)
 
     def leave(self, owner: object) -> None:
-        """No longer interested (its connection closed, or its frame is complete)."""
-        if any(waiting is owner for waiting, _ in self._waiting):
-            self._waiting = deque(entry for entry in self._waiting if entry[0] is not owner)
+        """No longer interested: its frame is handled, or its connection closed."""
+        line = self._line
+        if not line:
+            return
+        line.pop(owner, None)
+        if self._waking:
+            return  # the loop further up the stack sees it
+        self._waking = True
+        try:
+            for waiting in list(line):
+                on_room = line.get(waiting)
+                if on_room is not None:
+                    on_room()
+                    if waiting in line and self.used_bytes >= self.limit_bytes:
+                        break  # it overdraws, or is not its turn yet: nothing is left for those behind it
+        finally:
+            self._waking = False
 
 
 class ConnectionLimits:

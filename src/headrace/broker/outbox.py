@@ -8,7 +8,7 @@ import os
 import socket
 from asyncio import AbstractEventLoop, Transport
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from headrace.storage.log import Slice
@@ -30,7 +30,7 @@ class Outbox(Protocol):
     """Where a connection puts its answers."""
 
     blocked: bool
-    """Something is waiting for the peer to read."""
+    """Something is waiting for the peer to read, or nothing can be sent any more."""
 
     def send(self, chunks: Sequence[Chunk]) -> None: ...
 
@@ -44,27 +44,34 @@ class Outbox(Protocol):
 
 
 class SocketOutbox:
-    """Writes straight to the socket; the transport only gets what did not fit."""
+    """Writes straight to the socket; the transport only gets what did not fit.
 
-    __slots__ = ("_closed", "_fd", "_loop", "_position", "_queue", "_socket", "_transport", "blocked")
+    `resumed` is called when it is this connection's turn again; it has to call `resume`.
+    """
 
-    def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
+    __slots__ = (
+        "_closed", "_fd", "_loop", "_position", "_queue", "_resumed", "_socket", "_transport", "_turn", "blocked",
+    )  # fmt: skip
+
+    def __init__(self, transport: Transport, loop: AbstractEventLoop, resumed: Callable[[], None]) -> None:
         self._transport = transport
         self._loop = loop
+        self._resumed = resumed
         self._fd: int = transport.get_extra_info("socket").fileno()
         # A second object on the same descriptor, for send() with flags. Detached in close(), so that it never closes it.
         self._socket = socket.socket(fileno=self._fd)
         self._queue: deque[Chunk] = deque()
-        self._position = 0  # bytes of the first chunk that are gone already
+        self._position = 0  # bytes of the first chunk, if it is a slice, that are gone already
+        self._turn = 0
         self._closed = False
         self.blocked = False
         # Zero: resume() comes when the transport holds nothing at all, which is when this may write again.
         transport.set_write_buffer_limits(0)
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        if self.blocked or self._closed:
+        if self.blocked:
             if self._closed:
-                _release(chunks)
+                release(chunks)
             else:
                 self._queue.extend(chunks)
             return
@@ -72,93 +79,89 @@ class SocketOutbox:
             data = chunks[0]
             if data.__class__ is bytes:
                 try:
-                    sent = self._socket.send(data)
-                except BlockingIOError:
-                    sent = 0
+                    self._send_bytes(data, 0)
                 except OSError:
-                    self._transport.abort()
-                    return
-                if sent < len(data):
-                    self.blocked = True
-                    self._transport.write(memoryview(data)[sent:])
+                    self._break()
                 return
         self._queue.extend(chunks)
         self._pump()
 
     def resume(self) -> None:
-        if self._closed:
-            return
-        self.blocked = False
-        if self._queue:
+        if not self._closed:
+            self.blocked = False
             self._pump()
 
     def _pump(self) -> None:
         """Send until everything is gone, the socket is full or this connection's turn is over."""
         queue = self._queue
-        turn = TURN_BYTES
+        self._turn = TURN_BYTES
         try:
-            while queue and turn > 0:
+            while queue:
+                if self._turn <= 0:
+                    self.blocked = True
+                    self._loop.call_soon(self._resumed)
+                    return
                 chunk = queue[0]
                 if isinstance(chunk, bytes):
-                    if not self._send_bytes(chunk, more=len(queue) > 1):
-                        return
-                    turn -= len(chunk)
                     queue.popleft()
+                    self._turn -= len(chunk)
+                    self._send_bytes(chunk, socket.MSG_MORE if queue else 0)
                 else:
-                    if not self._send_slice(chunk):
-                        return
-                    turn -= chunk.length
-                    queue.popleft()
-                    chunk.release()
-                    self._position = 0
+                    self._send_slice(chunk)
+                    if self._position == chunk.length:
+                        queue.popleft()
+                        self._position = 0
+                        chunk.release()
+                if self.blocked:
+                    return
         except (OSError, SliceTruncated):
-            self._transport.abort()
-            return
-        if queue:
-            self.blocked = True
-            self._loop.call_soon(self.resume)
+            self._break()
 
-    def _send_bytes(self, data: bytes, *, more: bool) -> bool:
+    def _send_bytes(self, data: bytes, flags: int) -> None:
         try:
-            sent = self._socket.send(data, socket.MSG_MORE if more else 0)
+            sent = self._socket.send(data, flags)
         except BlockingIOError:
             sent = 0
-        if sent == len(data):
-            return True
-        self._queue.popleft()
-        self.blocked = True
-        self._transport.write(memoryview(data)[sent:])
-        return False
+        if sent < len(data):
+            self._hand_over(memoryview(data)[sent:])
 
-    def _send_slice(self, piece: Slice) -> bool:
+    def _send_slice(self, piece: Slice) -> None:
         length, start = piece.length, piece.position
-        while self._position < length:
+        while self._position < length and self._turn > 0:
+            count = min(length - self._position, self._turn)
             try:
-                sent = os.sendfile(self._fd, piece.fd, start + self._position, length - self._position)
+                sent = os.sendfile(self._fd, piece.fd, start + self._position, count)
             except BlockingIOError:
                 # The loop cannot watch this descriptor for us while the transport owns it, but it calls resume()
                 # when the transport has drained: give it a little to drain.
-                data = piece.read(min(SLICE_COPY_BYTES, length - self._position), self._position)
-                if not data:
-                    raise SliceTruncated from None
-                self._position += len(data)
-                self.blocked = True
-                self._transport.write(data)
-                if self._position == length:
-                    self._queue.popleft()
-                    piece.release()
-                    self._position = 0
-                return False
+                data = piece.read(min(SLICE_COPY_BYTES, count), self._position)
+                sent = len(data)
+                if sent:
+                    self._hand_over(data)
             if sent == 0:
                 raise SliceTruncated
             self._position += sent
-        return True
+            self._turn -= sent
+            if self.blocked:
+                return
+
+    def _hand_over(self, data: bytes | memoryview) -> None:
+        """The socket is full: the transport has to wait for it."""
+        self._transport.write(data)
+        # It tries once more itself. If the peer has just read, nothing is left and nobody would call resume().
+        if self._transport.get_write_buffer_size():
+            self.blocked = True
+
+    def _break(self) -> None:
+        """The stream is cut short where it is: not one byte may follow."""
+        self.close()
+        self._transport.abort()
 
     def close(self) -> None:
         if not self._closed:
-            self._closed = True
+            self._closed = self.blocked = True
             self._socket.detach()
-            _release(self._queue)
+            release(self._queue)
             self._queue.clear()
 
 
@@ -167,8 +170,8 @@ class TransportOutbox:
 
     __slots__ = ("_closed", "_position", "_queue", "_transport", "blocked")
 
-    def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
-        del loop
+    def __init__(self, transport: Transport, loop: AbstractEventLoop, resumed: Callable[[], None]) -> None:
+        del loop, resumed
         self._transport = transport
         self._queue: deque[Chunk] = deque()
         self._position = 0
@@ -178,48 +181,52 @@ class TransportOutbox:
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         if self._closed:
-            _release(chunks)
+            release(chunks)
             return
         self._queue.extend(chunks)
         if not self.blocked:
             self._pump()
 
     def resume(self) -> None:
-        if self._closed:
-            return
-        self.blocked = False
-        self._pump()
+        if not self._closed:
+            self.blocked = False
+            self._pump()
 
     def _pump(self) -> None:
+        try:
+            while self._queue and not self.blocked:
+                self._transport.write(self._next_bytes())
+                if self._transport.get_write_buffer_size():
+                    self.blocked = True
+        except (OSError, SliceTruncated):
+            self.close()
+            self._transport.abort()
+
+    def _next_bytes(self) -> bytes:
         queue = self._queue
-        while queue:
-            chunk = queue[0]
-            if isinstance(chunk, bytes):
-                queue.popleft()
-                self._transport.write(chunk)
-            else:
-                data = chunk.read(min(SLICE_COPY_BYTES, chunk.length - self._position), self._position)
-                if not data:
-                    self._transport.abort()
-                    return
-                self._position += len(data)
-                if self._position == chunk.length:
-                    queue.popleft()
-                    chunk.release()
-                    self._position = 0
-                self._transport.write(data)
-            if self._transport.get_write_buffer_size():
-                self.blocked = True
-                return
+        chunk = queue[0]
+        if isinstance(chunk, bytes):
+            queue.popleft()
+            return chunk
+        data = chunk.read(min(SLICE_COPY_BYTES, chunk.length - self._position), self._position)
+        if not data:
+            raise SliceTruncated
+        self._position += len(data)
+        if self._position == chunk.length:
+            queue.popleft()
+            self._position = 0
+            chunk.release()
+        return data
 
     def close(self) -> None:
         if not self._closed:
-            self._closed = True
-            _release(self._queue)
+            self._closed = self.blocked = True
+            release(self._queue)
             self._queue.clear()
 
 
-def _release(chunks: Sequence[Chunk] | deque[Chunk]) -> None:
+def release(chunks: Iterable[Chunk]) -> None:
+    """Let go of the files of an answer that will not be sent."""
     for chunk in chunks:
         if not isinstance(chunk, bytes):
             chunk.release()

@@ -113,7 +113,7 @@ class Broker:
         self.connection_limits = ConnectionLimits(
             config["max.connections"], config["max.connections.per.ip"], config.max_connections_per_ip_overrides
         )
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # a set's order would not be repeatable
         self.wheel = TimerWheel(runtime.loop, runtime.clock)
         self.sessions = SessionCache(
             config["max.incremental.fetch.session.cache.slots"], lambda: runtime.random.randrange(1, 1 << 31)
