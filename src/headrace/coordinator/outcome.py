@@ -6,13 +6,13 @@ How a runtime runs one handler, all in one turn of the loop:
 
 1. `outcome = shard.join_group(request, context, now_ms)`.
 2. If `outcome.records` do not fit one batch and `outcome.revocable`, drop the outcome: answer
-   `requests.refusal(request, MESSAGE_TOO_LARGE)`. Nothing has changed in the shard. (Outcomes that are not
+   `shard_requests.refusal(request, MESSAGE_TOO_LARGE)`. Nothing has changed in the shard. (Outcomes that are not
    revocable have checked `ShardConfig.batch_bytes_max` themselves.)
 3. For each record, in order and at the offset it will have in the log:
    `shard.apply(offset, producer_id, producer_epoch, record)`. Only then may the next handler run.
 4. Arm and cancel `outcome.timers`. Timers belong to the shard, and end with it.
 5. Append all records as one batch (several outcomes may share one). If the append fails, or its result is unknown,
-   drop the shard, fail every promise and every parked answer with `requests.refusal(...)`, and load it again.
+   drop the shard, fail every promise and every parked answer with `shard_requests.refusal(...)`, and load it again.
 6. Answer (`outcome.response`, and `promise.response` of each of `outcome.completed`) once the high watermark has
    passed these records and all that were written before: an outcome without records may rest on earlier ones.
    When `outcome.response` is a `Promise`, the answer is the promise's; it may be in `completed` of the same outcome.

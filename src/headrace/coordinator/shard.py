@@ -29,7 +29,7 @@ Signatures (GroupShard):
     consumer_group_describe(group_ids) -> list of ConsumerGroupDescribeResponse.DescribedGroup
     list_groups(states, types) -> list of ListGroupsResponse.ListedGroup
 
-requests.py: `precheck(request, context, config) -> response | None` before a shard is looked up (empty group ids,
+shard_requests.py: `precheck(request, context, config) -> response | None` before a shard is looked up (empty group ids,
 session timeouts), and `refusal(request, error, message=None) -> response` for NOT_COORDINATOR,
 COORDINATOR_LOAD_IN_PROGRESS and failed appends, for every request above.
 
