@@ -1,28 +1,13 @@
 """One scenario, thousands of histories: a broker under load loses its power, dies or stops, and comes back."""
 
 import asyncio
-from dataclasses import dataclass, field
 from random import Random
 
-from headrace.client.admin import Admin
-from headrace.testing.simulator.brokers import broker
-from headrace.testing.simulator.checkers import Anomaly, check
 from headrace.testing.simulator.disk import CrashMode
-from headrace.testing.simulator.loop import SimClock
 from headrace.testing.simulator.network import Conditions
-from headrace.testing.simulator.workload import Options, Workload, summary
+from headrace.testing.simulator.workload import Options
 from headrace.testing.simulator.world import Node, NodeDied, World
-
-BROKER = "b1"
-
-
-@dataclass
-class Result:
-    anomalies: list[Anomaly]
-    did: dict[str, int]
-    events: list[str] = field(default_factory=list)
-    finished_s: float = 0.0
-    disk: dict[str, bytes] = field(default_factory=dict)
+from tests.simulation.harness import Result, clients, small_segments, started, verdict
 
 
 def run(seed: int, settings: dict[str, str] | None = None, modes: tuple[CrashMode, ...] = tuple(CrashMode)) -> Result:
@@ -37,33 +22,15 @@ async def _scenario(world: World, settings: dict[str, str], modes: tuple[CrashMo
     chunks = dice.choice([None, (1, 100), (1, 2000)])
     world.network.set_conditions(Conditions(chunk_bytes=chunks, spike_chance=dice.choice([0.0, 0.01])))
     options = Options(partitions=dice.randint(1, 3), idempotent=dice.random() < 0.7)
-    # Small segments, so that rolls, index entries and directory changes happen all the time.
-    topic_configs = {
-        "internal.segment.bytes": str(dice.choice([1_000, 10_000, 1 << 30])),
-        "index.interval.bytes": str(dice.choice([0, 100, 4096])),
-    }
-    node = world.node(BROKER)
-    await node.start(broker(settings))
-    workload = Workload(f"{BROKER}:9092", world.dice("workload"), SimClock(world.loop), options)
-    async with Admin(f"{BROKER}:9092") as admin:
-        await admin.create_topic(options.topic, options.partitions, 1, topic_configs)
-
-    clients = [asyncio.create_task(workload.produce(f"p{n}")) for n in range(dice.randint(1, 3))]
-    clients += [asyncio.create_task(workload.consume(f"c{n}", n)) for n in range(options.partitions)]
-    for _ in range(dice.randint(1, 4)):
-        await asyncio.sleep(dice.choice([0.05, 0.5, 2.0]) * dice.random())
-        events.append(await _strike(node, dice, modes))
-        await asyncio.sleep(dice.choice([0.0, 0.3, 3.0]) * dice.random())
-        await _start_again(node, events)
-    await asyncio.sleep(dice.random())
-    for task in clients:
-        task.cancel()
-    await asyncio.gather(*clients, return_exceptions=True)
-    for task in clients:
-        assert task.cancelled(), f"a client failed: {task.exception()!r}"
-
-    workload.history.final = await workload.read_all()
-    result = Result(check(workload.history, idempotent=options.idempotent), dict(summary(workload.history)), events)
+    node, workload = await started(world, options, small_segments(dice), settings)
+    async with clients(workload, dice.randint(1, 3)):
+        for _ in range(dice.randint(1, 4)):
+            await asyncio.sleep(dice.choice([0.05, 0.5, 2.0]) * dice.random())
+            events.append(await _strike(node, dice, modes))
+            await asyncio.sleep(dice.choice([0.0, 0.3, 3.0]) * dice.random())
+            await _start_again(node, events)
+        await asyncio.sleep(dice.random())
+    result = await verdict(workload, events)
     await node.stop()
     result.finished_s, result.disk = world.loop.time(), node.disk.tree()
     return result
@@ -93,7 +60,7 @@ async def _start_again(node: Node, events: list[str]) -> None:
     """With, sometimes, a second power cut while the first is being recovered from."""
     dice = node.world.dice(f"restart {len(events)}")
     if dice.random() < 0.3:
-        node.disk.cut_after(dice.randrange(40))
+        node.cut_after(dice.randrange(40))
         try:
             await node.start()
         except NodeDied:
@@ -102,4 +69,3 @@ async def _start_again(node: Node, events: list[str]) -> None:
         node.cut_after(None)
     else:
         await node.start()
-

@@ -11,7 +11,7 @@ from headrace.storage.durability import SyncPlan
 from headrace.testing.simulator.disk import CrashMode, MemoryDisk
 from tests.simulation.power_cuts import run
 
-TIME_BOX_S = 40.0
+TIME_BOX_S = 25.0
 SEEDS = 150
 SOAK_SEEDS = 5_000
 
@@ -24,7 +24,7 @@ def check_seeds(seeds: range, time_box_s: float) -> int:
         if time.monotonic() > deadline:
             break
         result = run(seed)
-        assert not result.anomalies, f"seed {seed}, {result.events}: " + "\n".join(map(str, result.anomalies[:5]))
+        result.assert_good(seed)
         assert result.did["final"] >= result.did["acknowledged"]
         acknowledged += result.did["acknowledged"]
         done += 1

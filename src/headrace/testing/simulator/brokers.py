@@ -28,7 +28,7 @@ def broker(options: Mapping[str, str] | None = None, *, node_id: int = 1) -> Fac
             await running.stop()
             raise
         # In production this is what keeps the process alive, and what ends it when the broker gives up.
-        watch = asyncio.create_task(_exit_when_failed(running))
+        watch = asyncio.create_task(_exit_when_failed(running, runtime))
 
         async def stop() -> None:
             watch.cancel()
@@ -39,8 +39,9 @@ def broker(options: Mapping[str, str] | None = None, *, node_id: int = 1) -> Fac
     return start
 
 
-async def _exit_when_failed(running: Broker) -> None:
+async def _exit_when_failed(running: Broker, runtime: SimRuntime) -> None:
     await running.stopping.wait()
-    await running.stop()
-    if running.failure is not None:
-        raise running.failure
+    try:
+        await running.stop()
+    finally:
+        runtime.exit()

@@ -36,11 +36,15 @@ class SimRuntime:
 
     can_sendfile = False
 
-    def __init__(self, loop: SimLoop, clock: Clock, disk: Disk, random: Random) -> None:
+    def __init__(
+        self, loop: SimLoop, clock: Clock, disk: Disk, random: Random, exit: Callable[[], None] = lambda: None
+    ) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
         self.clock = clock
         self.disk = disk
         self.random = random
+        self.exit = exit
+        """End the process from inside, as a server does that has given up."""
 
     def perf_counter(self) -> float:
         return self.loop.time()
@@ -103,7 +107,8 @@ class Node:
         process = self.process = Process(self.name, self.name)
         self._exited = loop.create_future()
         self._stop = None
-        runtime = SimRuntime(loop, self.clock, self.disk.session(), Random(self.random.getrandbits(64)))
+        dice = Random(self.random.getrandbits(64))
+        runtime = SimRuntime(loop, self.clock, self.disk.session(), dice, lambda: self._exit(process))
         try:
             self._stop = await self._inside(process, self.factory(runtime), "start")
         except NodeDied:
@@ -159,6 +164,15 @@ class Node:
         process = self.process
         assert process is not None and process.alive, f"{self.name} is not running"
         return process
+
+    def _exit(self, process: Process) -> None:
+        """Called from inside the process, so it cannot be taken apart before the caller has returned."""
+
+        def finish() -> None:
+            if process.alive:
+                self.kill()
+
+        self.world.loop.call_soon(finish, context=NOBODY)
 
     def _power_failed(self) -> None:
         """Called from inside the dying process: it must not do one step more, but cannot be taken apart yet."""
