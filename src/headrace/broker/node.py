@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker.connection import Connection
 from headrace.broker.handlers.producers import ProducerIds
-from headrace.config import LogConfig
+from headrace.config import BrokerConfig, LogConfig
 from headrace.metadata.controller import Controller
 from headrace.metadata.image import EMPTY, TOPIC_CONFIG, Endpoint, Image
 from headrace.metadata.outcome import Outcome
@@ -17,6 +17,7 @@ from headrace.quorum.cleaning import SnapshotLimits
 from headrace.quorum.folder import Layout, new_uuid, open_folders
 from headrace.quorum.kraft import KraftOptions, KraftQuorum, open_quorum
 from headrace.quorum.registration import LocalNode, leave, register, unfence
+from headrace.quorum.snapshots import Voter
 from headrace.storage.log import Log
 from headrace.storage.manager import LogDirError, LogManager
 
@@ -28,6 +29,7 @@ logger = logging.getLogger("headrace.node")
 PLAINTEXT = 0
 LOOPBACK = "127.0.0.1"
 CONTROLLER_LISTENER = "CONTROLLER"
+CONTROLLER_PORT = 9093
 LOAD_REPORT_MS = 2_000
 """How often a long recovery says how far it is."""
 
@@ -82,7 +84,7 @@ class Node:
         )
         try:
             self.logs.lock()
-            layout = self._layout()
+            layout = layout_of(self._broker.config)
             identity = open_folders(
                 runtime.disk,
                 layout,
@@ -105,16 +107,6 @@ class Node:
         self.quorum.listen(self._broker.metadata_changed)
         await self.quorum.start()
 
-    def _layout(self) -> Layout:
-        config = self._broker.config
-        endpoints = tuple((e.name, e.host or LOOPBACK, e.port) for e in config.controller_listeners)
-        return Layout(
-            config.node_id,
-            config.log_dirs,
-            config.metadata_log_dir,
-            endpoints or ((CONTROLLER_LISTENER, LOOPBACK, 9093),),
-        )
-
     def _quorum_options(self) -> KraftOptions:
         config = self._broker.config
         return KraftOptions(
@@ -125,6 +117,10 @@ class Node:
                 interval_ms=config["metadata.log.max.snapshot.interval.ms"],
                 retention_bytes=config["metadata.max.retention.bytes"],
                 retention_ms=config["metadata.max.retention.ms"],
+            ),
+            static_voters=tuple(
+                Voter(voter_id, bytes(16), ((controller_listener_name(config), host, port),))
+                for voter_id, (host, port) in config.quorum_voters.items()
             ),
         )
 
@@ -155,7 +151,7 @@ class Node:
             incarnation_id=self.new_id(),
             endpoints=self._registered_listeners(),
             controller_endpoints=[
-                Endpoint(name, host, port, PLAINTEXT) for name, host, port in self._layout().controller_endpoints
+                Endpoint(name, host, port, PLAINTEXT) for name, host, port in layout_of(self._broker.config).controller_endpoints
             ],
             rack=config["broker.rack"],
             directory_ids=sorted(log_dir.directory_id for log_dir in live),
@@ -248,6 +244,21 @@ class Node:
             run_all=self._runtime.run_all,
         )
         await self.quorum.close()
+
+
+def controller_listener_name(config: BrokerConfig) -> str:
+    return next(iter(config.controller_listener_names), CONTROLLER_LISTENER)
+
+
+def layout_of(config: BrokerConfig) -> Layout:
+    """The folders that a configuration names, and where it puts this node's controller."""
+    endpoints = tuple((e.name, e.host or LOOPBACK, e.port) for e in config.controller_listeners)
+    return Layout(
+        config.node_id,
+        config.log_dirs,
+        config.metadata_log_dir,
+        endpoints or ((controller_listener_name(config), LOOPBACK, CONTROLLER_PORT),),
+    )
 
 
 def _segment_descriptors() -> int:

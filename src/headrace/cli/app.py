@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -30,6 +31,20 @@ def up(context: typer.Context) -> None:
 app.add_typer(topic.app, name="topic")
 app.add_typer(log.app, name="log")
 app.command("doctor")(doctor.doctor)
+
+
+@app.command("format")
+def format_folders(
+    config: Annotated[str | None, typer.Option(help="Options in Kafka's format (server.properties).")] = None,
+    data: Annotated[str | None, typer.Option(help="Data folder, in place of log.dirs.")] = None,
+    node_id: Annotated[int | None, typer.Option(help="Id of this node, in place of node.id.")] = None,
+    cluster_id: Annotated[str | None, typer.Option(help="Id of the cluster, 22 characters; random if not given.")] = None,
+    setting: Annotated[list[str] | None, typer.Option("--set", help="One option, NAME=VALUE; may be repeated.")] = None,
+) -> None:
+    """Format new data folders for a node whose configuration names its controllers. Never touches existing data."""
+    from headrace.cli.format import format_folders as run_format
+
+    raise typer.Exit(run_format(config, data, node_id, cluster_id, setting or []))
 
 
 @app.command("demo")

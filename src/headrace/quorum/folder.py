@@ -89,7 +89,7 @@ def open_folders(
             _check_empty(disk, path)
         if not standalone:
             raise QuorumError(
-                f"{layout.metadata_log_dir} is not formatted; format it with the cluster's id, or, if its disk was lost,"
+                f"{layout.metadata_log_dir} is not formatted: run `headrace format` with the same configuration or, if its disk was lost,"
                 " remove this node from the voters first"
             )
         return format_folders(disk, layout, uuid=uuid, now_ms=now_ms, cluster_id=cluster_id)
