@@ -7,6 +7,7 @@ All calls are made on the loop. `append` and `read` are the hot path: they touch
 import os.path
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
@@ -91,11 +92,13 @@ class Log(LogReader):
         pool: FilePool | None = None,
         producers: ProducerStates | None = None,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        committed: int | None = None,
     ) -> "Log":
         """Open or create a partition's folder. `recovery` then says what had to be done.
 
         `clean` promises that the last life closed this log; otherwise everything from the recovery point on is
-        checked. The folder's own topic id wins; `topic_id` is written where there is none.
+        checked. Below `committed`, where known, damage is never taken for an unfinished write. The folder's own topic
+        id wins; `topic_id` is written where there is none.
         """
         if pool is None:
             pool = FilePool(disk)
@@ -112,6 +115,7 @@ class Log(LogReader):
             now_ms=now_ms,
             producers=producers,
             producer_expiration_ms=producer_expiration_ms,
+            committed=max(committed or 0, recovery_point) if committed is not None or recovery_point else None,
         )
         log = cls(
             pool,
@@ -526,10 +530,12 @@ class Log(LogReader):
         """Make everything durable now, blocking."""
         plan = self.sync_plan()
         if plan is not None:
-            try:
-                plan.run()
-            finally:
-                self.mark_durable(plan)
+            self._run(plan)
+
+    def _run(self, plan: SyncPlan) -> None:
+        with suppress(OSError):
+            plan.run()
+        self.mark_durable(plan)  # raises what the run did
 
     def close_plan(self) -> SyncPlan | None:
         """Bring indexes and the producer snapshot up to date; the plan then leaves nothing to check at a start."""
@@ -547,10 +553,7 @@ class Log(LogReader):
         try:
             plan = self.close_plan()
             if plan is not None:
-                try:
-                    plan.run()
-                finally:
-                    self.mark_durable(plan)
+                self._run(plan)
             self.recovery_point = self.end_offset
         finally:
             self.abandon()

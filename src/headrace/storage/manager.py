@@ -6,6 +6,7 @@ A log dir that fails takes its partitions with it and nothing else. What is not 
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -277,6 +278,7 @@ class LogManager:
                 clean=item.log_dir.clean,
                 recovery_point=item.recovery_point,
                 log_start=item.log_start,
+                committed=item.log_dir.high_watermarks.get(item.partition),
                 now_ms=now_ms,
                 pool=self.pool,
                 producers=ProducerStates(verify_transactions=self.verify_transactions),
@@ -445,17 +447,16 @@ class LogManager:
 
     def _close_logs(self, log_dir: LogDir, run_all: Callable[[list[Callable[[], None]]], None]) -> None:
         plans = [(log, plan) for log in log_dir.logs if (plan := log.close_plan()) is not None]
-        try:
+        with suppress(OSError):
             run_all([plan.run for _, plan in plans])
-        finally:
-            failures = []
-            for log, plan in plans:
-                try:
-                    log.mark_durable(plan)
-                except OSError as error:
-                    failures.append(error)
-            if failures:
-                raise failures[0]
+        failures = []
+        for log, plan in plans:
+            try:
+                log.mark_durable(plan)
+            except OSError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
         for log in log_dir.logs:
             log.recovery_point = log.end_offset
 

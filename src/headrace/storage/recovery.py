@@ -103,6 +103,7 @@ def load_folder(
     now_ms: int,
     producers: ProducerStates,
     producer_expiration_ms: int,
+    committed: int | None,
 ) -> LoadedFolder:
     """Bring a partition's folder into a state that may be served."""
     disk = pool.disk
@@ -121,7 +122,7 @@ def load_folder(
         if clean:
             report.clean = clean = False
             recovery_point = segments[-1].base_offset
-        _Recovery(pool, path, config, segments, epochs, report, producers, snapshots).run(
+        _Recovery(pool, path, config, segments, epochs, report, producers, snapshots, committed).run(
             recovery_point, log_start, now_ms
         )
         end_offset = _end_offset(segments[-1]) if segments else 0
@@ -362,6 +363,7 @@ class _Recovery:
         report: RecoveryReport,
         producers: ProducerStates,
         snapshots: Snapshots,
+        committed: int | None,
     ) -> None:
         self.pool = pool
         self.disk = pool.disk
@@ -373,7 +375,7 @@ class _Recovery:
         self.producers = producers
         self.snapshots = snapshots
         self.next_offset = 0
-        self.recovery_point = 0
+        self.committed = committed
 
     def run(self, recovery_point: int, log_start: int, now_ms: int) -> None:
         segments = self.segments
@@ -389,7 +391,6 @@ class _Recovery:
             replay(self.producers, segments[:first], max(log_start, loaded or 0), base)
         except CorruptSegment as damage:
             self.report.say(f"producers could not be read again: {damage}")
-        self.recovery_point = recovery_point
         for segment in segments[first:]:
             if segment not in segments:
                 continue  # set aside together with an earlier one
@@ -410,11 +411,16 @@ class _Recovery:
         if (
             0 < self.next_offset < segment.base_offset
             and not self.config.compact
-            and not self._later(segment)
-            and self.next_offset >= self.recovery_point
+            and self._may_be_torn(1 + len(self._later(segment)))
         ):
             return f"the segment before it ends at {self.next_offset}: its end did not reach the disk"
         return None
+
+    def _may_be_torn(self, segments_behind: int) -> bool:
+        """Whether what is wrong at `next_offset` can be an unfinished write, so that nobody was promised what follows."""
+        if self.committed is None:
+            return segments_behind <= 1
+        return self.next_offset >= self.committed
 
     def _later(self, segment: Segment) -> list[Segment]:
         at = self.segments.index(segment) + 1
@@ -457,8 +463,7 @@ class _Recovery:
     def _handle_damage(self, segment: Segment, damage: CorruptSegment) -> None:
         """A torn tail ends the log here; anything else is set aside and leaves a hole. See decision 0002."""
         later = self._later(segment)
-        was_synced = self.next_offset < self.recovery_point
-        if len(later) > 1 or (later and was_synced):
+        if later and not self._may_be_torn(len(later)):
             self._quarantine(segment, damage)
             return
         for other in self.segments[self.segments.index(segment) + 1 :]:

@@ -121,6 +121,22 @@ def test_a_damaged_old_segment_is_set_aside_and_its_offsets_are_an_error(disk: M
     assert offsets(read_all(third)) == list(range(after, third.end_offset))
 
 
+@pytest.mark.parametrize("committed", [0, 1000])
+def test_what_was_committed_decides_between_a_tear_and_damage(disk: MemoryDisk, committed: int) -> None:
+    log, written = grown(disk)
+    victim = log.segments[-2]
+    disk.flip(victim.handle.path, victim.size // 2)
+    again = open_log(disk, config=SMALL, committed=committed)
+    if committed:
+        assert [hole.start_offset for hole in again.holes] == [victim.base_offset]
+        assert again.end_offset == log.end_offset
+    else:
+        kept = read_all(again)
+        assert not again.holes and kept == written[: len(kept)]
+        assert victim.base_offset <= again.end_offset < log.active.base_offset
+        assert disk.exists(log.active.handle.path + ".cut")
+
+
 def test_a_damaged_first_segment_keeps_the_start_of_the_log(disk: MemoryDisk) -> None:
     grown(disk)
     disk.flip(LOG0, 100)
