@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import Err, KafkaError
 from headrace.records.batch import stamp, validate
-from headrace.records.layout import TRANSACTIONAL
+from headrace.records.layout import LOG_OVERHEAD, TRANSACTIONAL
 from headrace.records.validation import Rules, prepare
 from headrace.replication.partition import LeaderState
 from headrace.storage.files import start_writeback
@@ -184,14 +184,16 @@ class Partition:
                 f"record batch of {end - start} bytes, max.message.bytes is {self._max_message_bytes}",
             )
         header = validate(buf, view, start, end)
-        _, _, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, producer_epoch, sequence, _ = header
+        _, length, _, _, _, attributes, last_delta, first_timestamp, max_timestamp, producer_id, producer_epoch, \
+            sequence, _ = header  # fmt: skip
         environment = self.environment
         now_ms = environment.wall_ms()
         append_time = NO_TIMESTAMP
         if not self._plain or max_timestamp - now_ms > self._after_max_ms or (
-            now_ms - header[7] > self._before_max_ms and header[7] != NO_TIMESTAMP
+            now_ms - first_timestamp > self._before_max_ms and first_timestamp != NO_TIMESTAMP
         ):  # fmt: skip
             buf, view, start, end, max_timestamp, append_time = self._prepare(buf, view, start, end, now_ms)
+            length = end - start - LOG_OVERHEAD
         log = self.log
         producers = log.producers
         if producer_id >= 0:
@@ -202,7 +204,7 @@ class Partition:
                 return duplicate.base_offset, duplicate.timestamp, duplicate.last_offset + 1
         base_offset = log.end_offset
         last_offset = base_offset + last_delta
-        stamp(buf, start, base_offset, self.leader_epoch)
+        stamp(buf, start, base_offset, length, self.leader_epoch)
         try:
             log.append(view[start:end], base_offset, last_offset, self.leader_epoch, max_timestamp, now_ms)
         except OSError as error:
@@ -214,7 +216,8 @@ class Partition:
         if self._durable_acks:
             environment.syncer.dirty(self)
         else:
-            self._reached(last_offset + 1)
+            if leader.replica_reached(environment.node_id, last_offset + 1):
+                self._committed(leader.high_watermark)
             if not self._unflushed:
                 self.unflushed_since_ms = now_ms
             self._unflushed += last_delta + 1
@@ -244,7 +247,7 @@ class Partition:
         return data, memoryview(data), 0, len(data), prepared.max_timestamp, append_time
 
     def _storage_error(self, error: OSError) -> KafkaError:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and self.log.failed is None:
             logger.error("%s: no space left; the write was refused whole", self)
             return KafkaError(Err.KAFKA_STORAGE_ERROR, "no space left on the log directory")
         self.environment.dir_failed(self.log, error)

@@ -40,6 +40,11 @@ class Router:
         self._handlers = dict(handlers)
         self.apis: dict[int, Api] = {key: API[key] for key in sorted({*hot, *handlers})}
         self._latency = {key: broker.metrics.request_latency(key) for key in self.apis}
+        # What every request asks first, in one look-up.
+        self._entries = {
+            key: (api.min_version, api.latest_stable, api.flexible_from, self._hot.get(key), self._latency[key])
+            for key, api in self.apis.items()
+        }
         self._clock = broker.runtime.perf_counter
 
     def versions(self, api: Api) -> tuple[int, int]:
@@ -48,24 +53,25 @@ class Router:
 
     def route(self, request: Request) -> Answer | None:
         """Handle a request. None: the answer comes later, by `request.complete`."""
-        api_key, version = request.api_key, request.version
-        api = self.apis.get(api_key)
-        if api is None or not api.min_version <= version <= api.latest_stable:
+        version = request.version
+        entry = self._entries.get(request.api_key)
+        if entry is None or not entry[0] <= version <= entry[1]:
             return self._unsupported(request)
+        _, _, flexible_from, hot, latency = entry
         pos = request.pos
         if request.client_id_length > 0:
             pos += request.client_id_length
-        if version >= api.flexible_from:
+        if version >= flexible_from:
             pos = _skip_tags(request.buf, pos, request.end)
         elif pos > request.end:
             raise ProtocolError("client id longer than its frame")
-        hot = self._hot.get(api_key)
-        answer = hot(request, pos) if hot is not None else self._decoded(api, request, pos)
+        answer = hot(request, pos) if hot is not None else self._decoded(request, pos)
         if answer is not None:
-            self._latency[api_key].observe(self._clock() - request.started)
+            latency.observe(self._clock() - request.started)
         return answer
 
-    def _decoded(self, api: Api, request: Request, pos: int) -> Answer | None:
+    def _decoded(self, request: Request, pos: int) -> Answer | None:
+        api = self.apis[request.api_key]
         # Bytes behind the message are ignored, as Kafka does: librdkafka sends some (Metadata for all topics).
         message, _ = api.request.decoder(request.version)(request.buf, pos, request.end)
         result = self._handlers[api.key](self._broker, request, message)

@@ -62,11 +62,10 @@ CODEC_MAX = 4
 _CLIENT_ATTRIBUTES = frozenset(
     codec | transactional for codec in range(CODEC_MAX + 1) for transactional in (0, TRANSACTIONAL)
 )
-_BASE_OFFSET = Struct(">q")
+_PLACE = Struct(">qii")  # base offset, length, leader epoch
 _LENGTH = Struct(">i")
 _unpack_header = HEADER.unpack_from
-_pack_base_offset = _BASE_OFFSET.pack_into
-_pack_leader_epoch = _LENGTH.pack_into
+_pack_place = _PLACE.pack_into
 
 
 def validate(buf: Buffer, view: memoryview, start: int, end: int) -> HeaderTuple:
@@ -110,10 +109,9 @@ def validate(buf: Buffer, view: memoryview, start: int, end: int) -> HeaderTuple
     return header if base_ts <= max_ts else _mend(header, view, start)
 
 
-def stamp(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
-    """Give a batch its place in the log. Both fields stand outside the CRC."""
-    _pack_base_offset(buf, pos, base_offset)
-    _pack_leader_epoch(buf, pos + LOG_OVERHEAD, leader_epoch)
+def stamp(buf: bytearray | memoryview, pos: int, base_offset: int, length: int, leader_epoch: int) -> None:
+    """Give a batch of `length` (its header's) its place in the log. Offset and epoch stand outside the CRC."""
+    _pack_place(buf, pos, base_offset, length, leader_epoch)  # one call, though the length stays as it was
 
 
 def check_stored(view: memoryview, start: int, end: int) -> BatchHeader:

@@ -142,7 +142,7 @@ def test_attribute_bits_without_a_meaning_are_let_through() -> None:
 
 def test_stamp_leaves_the_crc_valid() -> None:
     buf = bytearray(b"xx" + build_batch(RECORDS))
-    stamp(buf, 2, 1 << 40, 17)
+    stamp(buf, 2, 1 << 40, read_header(buf, 2).length, 17)
     header = check_stored(memoryview(buf), 2, len(buf))
     assert (header.base_offset, header.leader_epoch) == (1 << 40, 17)
     assert header.last_offset == (1 << 40) + 2
