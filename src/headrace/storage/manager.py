@@ -38,6 +38,7 @@ from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS
 METADATA_FOLDER = "__cluster_metadata-0"
 NOT_LOGS = frozenset({METADATA_FOLDER, "remote-log-index-cache"})
 FOLDER_NAME_MAX = 255
+CLOSE_TOGETHER = 256
 _PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]*)")
 _MOVED_FOLDER = re.compile(r"\S+-[0-9]+\.\S+-(delete|future|stray)")
 
@@ -446,18 +447,22 @@ class LogManager:
                 log_dir.lock = None
 
     def _close_logs(self, log_dir: LogDir, run_all: Callable[[list[Callable[[], None]]], None]) -> None:
-        plans = [(log, plan) for log in log_dir.logs if (plan := log.close_plan()) is not None]
-        with suppress(OSError):
-            run_all([plan.run for _, plan in plans])
-        failures = []
-        for log, plan in plans:
-            try:
-                log.mark_durable(plan)
-            except OSError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
-        for log in log_dir.logs:
+        """Some at a time: a plan holds its files open, and there may be more logs than descriptors."""
+        logs = list(log_dir.logs)
+        group = max(1, min(CLOSE_TOGETHER, self.pool.open_files_max // 4))
+        for at in range(0, len(logs), group):
+            plans = [(log, plan) for log in logs[at : at + group] if (plan := log.close_plan()) is not None]
+            with suppress(OSError):
+                run_all([plan.run for _, plan in plans])
+            failures = []
+            for log, plan in plans:
+                try:
+                    log.mark_durable(plan)
+                except OSError as error:
+                    failures.append(error)
+            if failures:
+                raise failures[0]
+        for log in logs:
             log.recovery_point = log.end_offset
 
 

@@ -265,6 +265,23 @@ def test_what_a_manager_closed_survives_a_power_cut(disk: MemoryDisk) -> None:
         assert log.recovery.segments_checked == 0
 
 
+def test_more_logs_than_descriptors_are_closed_in_groups(disk: MemoryDisk) -> None:
+    made = manager(disk, open_files_max=8)
+    for partition in range(30):
+        append(made.create("t", partition, TOPIC_ID, 1000))
+    most = 0
+
+    def watched(work: list[Callable[[], None]]) -> None:
+        nonlocal most
+        most = max(most, len(made.pool))
+        for step in work:
+            step()
+
+    made.close(run_all=watched)
+    assert most <= 8
+    assert manager(disk).dirs[0].clean
+
+
 def test_on_the_real_disk(tmp_path) -> None:
     dirs = [str(tmp_path / "a"), str(tmp_path / "b")]
     disk = RealDisk()
