@@ -4,6 +4,7 @@ DescribeCluster v0-2 (v1: endpoint type, v2: fenced brokers). DescribeQuorum v0-
 DescribeClientQuotas v0-1. DescribeAcls v1-3: SECURITY_DISABLED, since there is no authorizer.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Request
@@ -11,6 +12,7 @@ from headrace.broker.handlers.metadata import CLUSTER_OPERATIONS
 from headrace.errors import Err, KafkaError
 from headrace.metadata.quotas import describe_client_quotas
 from headrace.protocol import messages as m
+from headrace.protocol.primitives import ProtocolError
 from headrace.quorum.kraft import VoterFacts
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 BROKERS, CONTROLLERS = 1, 2
 CLUSTER_METADATA = "__cluster_metadata"
+UNKNOWN = 0
 
 
 def describe_cluster(
@@ -33,7 +36,6 @@ def describe_cluster(
             else f"endpoint type {message.endpoint_type} does not exist",
         )
     response = R(
-        endpoint_type=BROKERS if request.version >= 1 else 1,
         cluster_id=broker.node.cluster_id,
         controller_id=broker.node.controller_hint(),
         brokers=[
@@ -50,24 +52,25 @@ def describe_quorum(
     broker: "Broker", request: Request, message: m.DescribeQuorumRequest
 ) -> m.DescribeQuorumResponse:
     R = m.DescribeQuorumResponse
+    named = [(topic.topic_name, asked.partition_index) for topic in message.topics for asked in topic.partitions]
+    if len(message.topics) != 1 or named != [(CLUSTER_METADATA, 0)]:
+        # One strange partition spoils the whole request: that is how Kafka takes it.
+        return R(topics=[_no_quorum(topic) for topic in message.topics])
+    version, now_ms = request.version, broker.runtime.clock.wall_ms()
     facts = broker.node.quorum.facts()
-    now_ms = broker.runtime.clock.wall_ms()
-    response = R()
-    for topic in message.topics:
-        partitions = []
-        for asked in topic.partitions:
-            data = R.PartitionData(partition_index=asked.partition_index)
-            if topic.topic_name != CLUSTER_METADATA or asked.partition_index != 0:
-                data.error_code = Err.UNKNOWN_TOPIC_OR_PARTITION
-                data.error_message = "only the quorum of the metadata log can be described"
-            else:
-                data.leader_id, data.leader_epoch = facts.leader_id, facts.leader_epoch
-                data.high_watermark = facts.high_watermark
-                data.current_voters = [_replica(voter, facts.leader_id, now_ms) for voter in facts.voters]
-                data.observers = [_replica(observer, facts.leader_id, now_ms) for observer in facts.observers]
-            partitions.append(data)
-        response.topics.append(R.TopicData(topic_name=topic.topic_name, partitions=partitions))
-    if request.version >= 2:
+
+    def replicas(known: Iterable[VoterFacts]) -> list[Any]:
+        return [_replica(one, facts.leader_id, now_ms, version) for one in known]
+
+    partition = R.PartitionData(
+        leader_id=facts.leader_id,
+        leader_epoch=facts.leader_epoch,
+        high_watermark=facts.high_watermark,
+        current_voters=replicas(facts.voters),
+        observers=replicas(facts.observers),
+    )
+    response = R(topics=[R.TopicData(topic_name=CLUSTER_METADATA, partitions=[partition])])
+    if version >= 2:
         response.nodes = [
             R.Node(
                 node_id=voter.id,
@@ -78,16 +81,29 @@ def describe_quorum(
     return response
 
 
-def _replica(voter: VoterFacts, leader_id: int, now_ms: int) -> Any:
-    # The leader has always just caught up with itself.
-    seen_ms = now_ms if voter.id == leader_id else -1
-    return m.DescribeQuorumResponse.ReplicaState(
-        replica_id=voter.id,
-        replica_directory_id=voter.directory_id,
-        log_end_offset=voter.log_end_offset,
-        last_fetch_timestamp=seen_ms,
-        last_caught_up_timestamp=seen_ms,
+def _no_quorum(topic: Any) -> Any:
+    R = m.DescribeQuorumResponse
+    return R.TopicData(
+        topic_name=topic.topic_name,
+        partitions=[
+            R.PartitionData(
+                partition_index=asked.partition_index,
+                error_code=Err.UNKNOWN_TOPIC_OR_PARTITION,
+                error_message="only the quorum of the metadata log can be described",
+            )
+            for asked in topic.partitions
+        ],
     )
+
+
+def _replica(voter: VoterFacts, leader_id: int, now_ms: int, version: int) -> Any:
+    state = m.DescribeQuorumResponse.ReplicaState(replica_id=voter.id, log_end_offset=voter.log_end_offset)
+    if version >= 1 and voter.id == leader_id:
+        # The leader has always just caught up with itself.
+        state.last_fetch_timestamp = state.last_caught_up_timestamp = now_ms
+    if version >= 2:
+        state.replica_directory_id = voter.directory_id
+    return state
 
 
 def list_partition_reassignments(
@@ -125,4 +141,7 @@ def describe_quotas(
 
 
 def describe_acls(broker: "Broker", request: Request, message: m.DescribeAclsRequest) -> m.DescribeAclsResponse:
+    kinds = (message.resource_type_filter, message.pattern_type_filter, message.operation, message.permission_type)
+    if UNKNOWN in kinds:
+        raise ProtocolError("DescribeAcls asks for something of unknown kind")
     return m.DescribeAclsResponse(error_code=Err.SECURITY_DISABLED, error_message="No Authorizer is configured.")
