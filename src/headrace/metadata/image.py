@@ -62,6 +62,13 @@ class Broker(msgspec.Struct, frozen=True):
         """May lead partitions and stand in an ISR."""
         return not self.fenced and not self.in_controlled_shutdown
 
+    def has_online_directory(self, directory: bytes) -> bool:
+        """Whether a replica that is said to be in `directory` can be served."""
+        if directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY):
+            return True
+        # A registration of old names no directories; a broker that has lost them all does not run.
+        return directory != LOST_DIRECTORY and (not self.log_dirs or directory in self.log_dirs)
+
 
 class Controller(msgspec.Struct, frozen=True):
     """One controller's registration."""

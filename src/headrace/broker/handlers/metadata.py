@@ -4,15 +4,15 @@ v10: topic ids. v12: look-up by topic id. v13: an error for the whole answer.
 DescribeTopicPartitions v0: pages of topics in order of name, with a cursor (KIP-966).
 """
 
+from bisect import bisect_left
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Request
-from headrace.broker.handlers.produce import INTERNAL_TOPICS
 from headrace.broker.handlers.topics import auto_create
 from headrace.errors import Err, KafkaError
 from headrace.metadata.image import NO_LEADER, Image, Partition, Topic
-from headrace.metadata.names import check_topic_name
+from headrace.metadata.names import INTERNAL, check_topic_name
 from headrace.protocol import messages as m
 
 if TYPE_CHECKING:
@@ -24,113 +24,140 @@ ZERO_ID = bytes(16)
 # Bits of the operations that exist for a resource; without ACLs everyone may do them all.
 TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-OPERATIONS_NOT_ASKED = -(1 << 31)
 
 
 def metadata(
     broker: "Broker", request: Request, message: m.MetadataRequest
 ) -> m.MetadataResponse | Awaitable[m.MetadataResponse]:
     asked = message.topics
-    if request.version == 0 and not asked:
-        asked = None
-    if asked is not None and request.version < 12 and any(t.name is None or t.topic_id != ZERO_ID for t in asked):
-        return _refused(asked, request.version)
-    if asked and message.allow_auto_topic_creation and broker.config["auto.create.topics.enable"]:
-        image = broker.image
-        missing = [t.name for t in asked if t.name is not None and t.name not in image.topic_ids]
+    if asked is None or (request.version == 0 and not asked):
+        return _answer(broker, request, message, broker.image.topics.values())
+    ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_ID)
+    names = dict.fromkeys(topic.name for topic in asked if topic.name is not None)
+    if (ids and request.version < 12) or (not ids and any(topic.name is None for topic in asked)):
+        return _refused(asked)
+    if ids:  # then names are not looked at
+        return _answer(broker, request, message, (_topic_by_id(broker.image, topic_id) for topic_id in ids))
+    if message.allow_auto_topic_creation and broker.config["auto.create.topics.enable"]:
+        known = broker.image.topic_ids
+        missing = [name for name in names if name not in known]
         if missing:
-            return _create_then_answer(broker, request, message, missing)
-    return _answer(broker, request, message, asked, {})
+            return _create_then_answer(broker, request, message, list(names), missing)
+    return _answer(broker, request, message, _topics_by_name(broker.image, names, {}))
 
 
 async def _create_then_answer(
-    broker: "Broker", request: Request, message: m.MetadataRequest, missing: list[str]
+    broker: "Broker", request: Request, message: m.MetadataRequest, names: list[str], missing: list[str]
 ) -> m.MetadataResponse:
     # Kafka answers with an error while it creates and lets the client ask again; here the client waits once.
     errors = await auto_create(broker, missing)
-    return _answer(broker, request, message, message.topics, errors)
+    return _answer(broker, request, message, _topics_by_name(broker.image, names, errors))
 
 
-def _refused(asked: Iterable[Any], version: int) -> m.MetadataResponse:
-    return M(
-        error_code=Err.INVALID_REQUEST if version >= 13 else 0,
-        topics=[M.MetadataResponseTopic(error_code=Err.INVALID_REQUEST, name=t.name or "") for t in asked],
-    )
+def _refused(asked: Iterable[Any]) -> m.MetadataResponse:
+    error = Err.INVALID_REQUEST
+    topics = [M.MetadataResponseTopic(error_code=error, name=t.name or "", topic_id=t.topic_id) for t in asked]
+    return M(error_code=error, topics=topics)
+
+
+Found = Topic | m.MetadataResponse.MetadataResponseTopic
+"""A topic, or the entry that says why there is none."""
+
+
+def _topic_by_id(image: Image, topic_id: bytes) -> Found:
+    topic: Topic | None = image.topics.get(topic_id)
+    return topic or M.MetadataResponseTopic(error_code=Err.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+
+
+def _topics_by_name(image: Image, names: Iterable[str], errors: dict[str, int]) -> Iterable[Found]:
+    for name in names:
+        topic = image.topic_named(name)
+        if topic is not None:
+            yield topic
+        else:
+            error = errors.get(name, unknown_topic_error(name))
+            yield M.MetadataResponseTopic(error_code=error, name=name, is_internal=name in INTERNAL)
+
+
+def unknown_topic_error(name: str) -> int:
+    """What to say about a topic that does not exist."""
+    try:
+        check_topic_name(name)
+    except KafkaError as invalid:
+        return invalid.error
+    return Err.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _answer(
-    broker: "Broker", request: Request, message: m.MetadataRequest, asked: list[Any] | None, errors: dict[str, int]
+    broker: "Broker", request: Request, message: m.MetadataRequest, topics: Iterable[Found]
 ) -> m.MetadataResponse:
-    image, version = broker.image, request.version
-    operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
+    version = request.version
     nodes = broker.nodes(request.connection)
-    alive = {node.node_id for node in nodes}
+    view = _View(broker.image, {node.node_id for node in nodes}, version)
     response = M(
         brokers=[M.MetadataResponseBroker(n.node_id, n.host, n.port, n.rack) for n in nodes],
         cluster_id=broker.node.cluster_id,
         controller_id=broker.node.controller_hint(),
+        topics=[view.topic(found) if isinstance(found, Topic) else found for found in topics],
     )
+    if message.include_topic_authorized_operations:
+        for topic in response.topics:
+            if topic.name is not None:
+                topic.topic_authorized_operations = TOPIC_OPERATIONS
     if message.include_cluster_authorized_operations and 8 <= version <= 10:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
-    if asked is None:
-        topics: Iterable[Topic] = image.topics.values()
-        response.topics = [_topic(topic, alive, operations) for topic in topics]
-    else:
-        response.topics = [_asked_topic(image, entry, alive, operations, errors, version) for entry in asked]
     return response
 
 
-def _asked_topic(
-    image: Image, entry: Any, alive: set[int], operations: int, errors: dict[str, int], version: int
-) -> Any:
-    if entry.topic_id != ZERO_ID:
-        topic = image.topics.get(entry.topic_id)
-        if topic is None:
-            return M.MetadataResponseTopic(
-                error_code=Err.UNKNOWN_TOPIC_ID, name=None if version >= 12 else "", topic_id=entry.topic_id
-            )
-        return _topic(topic, alive, operations)
-    name = entry.name or ""
-    topic = image.topic_named(name)
-    if topic is not None:
-        return _topic(topic, alive, operations)
-    error = errors.get(name)
-    if error is None:
-        try:
-            check_topic_name(name)
-            error = Err.UNKNOWN_TOPIC_OR_PARTITION
-        except KafkaError as invalid:
-            error = invalid.error
-    return M.MetadataResponseTopic(error_code=error, name=name, is_internal=name in INTERNAL_TOPICS)
+class _View:
+    """The cluster as one client sees it: only the brokers that its listener can reach are alive to it."""
 
+    def __init__(self, image: Image, alive: set[int], version: int) -> None:
+        self.image = image
+        self.alive = alive
+        self.version = version
 
-def _topic(topic: Topic, alive: set[int], operations: int) -> Any:
-    return M.MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.id,
-        is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[
-            M.MetadataResponsePartition(
-                error_code=_partition_error(partition, alive),
-                partition_index=index,
-                leader_id=partition.leader,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=list(partition.replicas),
-                isr_nodes=list(partition.isr),
-                offline_replicas=_offline(partition, alive),
-            )
-            for index, partition in sorted(topic.partitions.items())
-        ],
-        topic_authorized_operations=operations,
-    )
+    def topic(self, topic: Topic) -> Any:
+        return M.MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.id,
+            is_internal=topic.name in INTERNAL,
+            partitions=[self._partition(index, known) for index, known in sorted(topic.partitions.items())],
+        )
 
+    def _partition(self, index: int, partition: Partition) -> Any:
+        replicas, isr = list(partition.replicas), list(partition.isr)
+        error = Err.NONE
+        if self.version == 0:
+            # Clients of v0 know nothing of brokers that are gone, and take them for a mistake.
+            replicas = [replica for replica in replicas if replica in self.alive]
+            isr = [replica for replica in isr if replica in self.alive]
+            if len(replicas) < len(partition.replicas) or len(isr) < len(partition.isr):
+                error = Err.REPLICA_NOT_AVAILABLE
+        leader = self.leader(partition)
+        if leader == NO_LEADER:
+            error = Err.LEADER_NOT_AVAILABLE
+            if self.version >= 6 and partition.leader in self.image.brokers:
+                error = Err.LISTENER_NOT_FOUND
+        return M.MetadataResponsePartition(
+            error_code=error,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=replicas,
+            isr_nodes=isr,
+            offline_replicas=self.offline(partition),
+        )
 
-def _partition_error(partition: Partition, alive: set[int]) -> Err:
-    return Err.NONE if partition.leader != NO_LEADER and partition.leader in alive else Err.LEADER_NOT_AVAILABLE
+    def leader(self, partition: Partition) -> int:
+        return partition.leader if partition.leader in self.alive else NO_LEADER
 
-
-def _offline(partition: Partition, alive: set[int]) -> list[int]:
-    return [replica for replica in partition.replicas if replica not in alive]
+    def offline(self, partition: Partition) -> list[int]:
+        return [
+            replica
+            for replica, directory in zip(partition.replicas, partition.directories)
+            if replica not in self.alive or not self.image.brokers[replica].has_online_directory(directory)
+        ]
 
 
 # ---- DescribeTopicPartitions
@@ -139,69 +166,64 @@ def _offline(partition: Partition, alive: set[int]) -> list[int]:
 def describe_topic_partitions(
     broker: "Broker", request: Request, message: m.DescribeTopicPartitionsRequest
 ) -> m.DescribeTopicPartitionsResponse:
-    image, cursor = broker.image, message.cursor
-    limit = min(message.response_partition_limit, broker.config["max.request.partition.size.limit"])
-    if message.topics:
-        names = sorted({topic.name for topic in message.topics})
-    else:
-        names = sorted(image.topic_ids)
-    first_partition = 0
-    if cursor is not None:
-        if cursor.partition_index < 0:
-            raise KafkaError(Err.INVALID_REQUEST, "the cursor's partition index is negative")
-        names = [name for name in names if name >= cursor.topic_name]
-        if names and names[0] == cursor.topic_name:
-            first_partition = cursor.partition_index
-    alive = {node.node_id for node in broker.nodes(request.connection)}
+    image, cursor, asked = broker.image, message.cursor, {topic.name for topic in message.topics}
+    names = sorted(asked or image.topic_ids)
+    first_topic, first_partition = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
+    if first_partition < 0 or (cursor is not None and asked and first_topic not in asked):
+        return D(
+            topics=[
+                D.DescribeTopicPartitionsResponseTopic(error_code=Err.INVALID_REQUEST, name=topic.name)
+                for topic in message.topics
+            ]
+        )
+    view = _View(image, {node.node_id for node in broker.nodes(request.connection)}, request.version)
     response = D()
-    left = limit
-    for name in names:
+    left = max(1, min(message.response_partition_limit, broker.config["max.request.partition.size.limit"]))
+    for name in names[bisect_left(names, first_topic) :]:
         topic = image.topic_named(name)
-        if topic is None:
-            response.topics.append(_unknown(name))
-            continue
-        indexes = [index for index in sorted(topic.partitions) if index >= first_partition]
-        first_partition = 0
-        shown = indexes[: max(left, 0)]
-        if shown or not indexes:
-            response.topics.append(_described(topic, shown, alive))
-        left -= len(shown)
-        if len(shown) < len(indexes):
-            response.next_cursor = D.Cursor(topic_name=name, partition_index=indexes[len(shown)])
+        start = first_partition if name == first_topic else 0
+        if left == 0:
+            response.next_cursor = D.Cursor(topic_name=name, partition_index=0)
             break
+        if topic is None:
+            response.topics.append(
+                D.DescribeTopicPartitionsResponseTopic(
+                    error_code=unknown_topic_error(name),
+                    name=name,
+                    is_internal=name in INTERNAL,
+                    topic_authorized_operations=TOPIC_OPERATIONS,
+                )
+            )
+            continue
+        end = min(len(topic.partitions), start + left)
+        response.topics.append(_described(view, topic, range(start, end)))
+        if end < len(topic.partitions):
+            response.next_cursor = D.Cursor(topic_name=name, partition_index=end)
+            break
+        left -= max(0, end - start)
     return response
 
 
-def _unknown(name: str) -> Any:
-    try:
-        check_topic_name(name)
-        error = Err.UNKNOWN_TOPIC_OR_PARTITION
-    except KafkaError as invalid:
-        error = invalid.error
-    return D.DescribeTopicPartitionsResponseTopic(error_code=error, name=name, is_internal=name in INTERNAL_TOPICS)
-
-
-def _described(topic: Topic, indexes: list[int], alive: set[int]) -> Any:
+def _described(view: _View, topic: Topic, indexes: range) -> Any:
     partitions = []
     for index in indexes:
         partition = topic.partitions[index]
         partitions.append(
             D.DescribeTopicPartitionsResponsePartition(
-                error_code=_partition_error(partition, alive),
                 partition_index=index,
-                leader_id=partition.leader,
+                leader_id=view.leader(partition),
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
                 eligible_leader_replicas=list(partition.elr),
                 last_known_elr=list(partition.last_known_elr),
-                offline_replicas=_offline(partition, alive),
+                offline_replicas=view.offline(partition),
             )
         )
     return D.DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.id,
-        is_internal=topic.name in INTERNAL_TOPICS,
+        is_internal=topic.name in INTERNAL,
         partitions=partitions,
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
