@@ -5,7 +5,7 @@ The contract between the pure shard and the runtime that feeds it; nothing in he
 How a runtime runs one handler, all in one turn of the loop:
 
 1. `outcome = shard.join_group(request, context, now_ms)`.
-2. If `outcome.records` do not fit one batch and `outcome.revocable`, drop the outcome: answer
+2. If `outcome.records` do not fit one batch, `outcome.atomic` and `outcome.revocable`, drop the outcome: answer
    `shard_requests.refusal(request, MESSAGE_TOO_LARGE)`. Nothing has changed in the shard. (Outcomes that are not
    revocable have checked `ShardConfig.batch_bytes_max` themselves.)
 3. For each record, in order and at the offset it will have in the log:
@@ -44,9 +44,11 @@ class Promise:
     names this promise in `completed`.
     """
 
-    __slots__ = ("response", "waiter")
+    __slots__ = ("response", "version", "waiter")
 
-    def __init__(self) -> None:
+    def __init__(self, version: int = 0) -> None:
+        self.version = version
+        """Of the request, since answers differ by it."""
         self.response: Any = None
         self.waiter: Any = None
 
@@ -80,7 +82,7 @@ class Context(NamedTuple):
 class Outcome:
     """Filled by the handlers of a shard, read by the runtime."""
 
-    __slots__ = ("completed", "records", "response", "revocable", "timers")
+    __slots__ = ("atomic", "completed", "records", "response", "revocable", "timers")
 
     def __init__(self, response: Any = None) -> None:
         self.records: list[Record] = []
@@ -89,6 +91,8 @@ class Outcome:
         self.completed: list[Promise] = []
         self.revocable = True
         """False when the handler has changed volatile state already, so that its records must be written."""
+        self.atomic = True
+        """False when the records may be spread over several batches (expiry, deleted topics)."""
 
     def complete(self, promise: Promise, response: Any) -> None:
         promise.response = response

@@ -33,13 +33,16 @@ shard_requests.py: `precheck(request, context, config) -> response | None` befor
 session timeouts), and `refusal(request, error, message=None) -> response` for NOT_COORDINATOR,
 COORDINATOR_LOAD_IN_PROGRESS and failed appends, for every request above.
 
-consumer.py (KIP-848) provides `ConsumerGroups(state: ShardState)`, called by GroupShard:
+consumer.py (KIP-848) provides `ConsumerGroups(state: ShardState, classic: ClassicGroups)`, called by GroupShard:
 
     heartbeat(request, context, now_ms, out: Outcome) -> response         may raise KafkaError
     describe(group_ids) -> list of ConsumerGroupDescribeResponse.DescribedGroup     committed state
     classic_join(group, request, context, now_ms, out) -> response | Promise        classic members of a consumer group
     classic_sync, classic_heartbeat, classic_leave: the same; KafkaError becomes the error code of the answer
-    should_upgrade / conversion inside heartbeat(): `state.groups` holds a ClassicGroup (classic.py) then
+    (upgrade: inside heartbeat(), when `state.groups` holds a ClassicGroup of classic_group.py; complete its waiting
+    members with `classic.abandon(group, error, out)`. Downgrade: build a ClassicGroup, add `group.record()` to the
+    records and call `classic.adopt(group, now_ms, out, rebalance_reason)`, which puts it into `state.groups`.
+    Live, `apply` meets the new group already: tombstones of one type never remove a group of the other.)
     replay(offset, kind, key_message, value_message | None)               record kinds 3 to 8 and 16
     timeout(key, now_ms, out)                                             keys whose kind starts with "consumer-"
     loaded(now_ms, out), on_metadata(old: Image, new: Image, now_ms, out)
