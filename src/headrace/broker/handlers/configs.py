@@ -36,7 +36,6 @@ def describe_configs(
         try:
             entries = _entries(broker, resource)
             result.configs = [_encoded(entry, message) for entry in entries]
-            result.error_message = None
         except KafkaError as error:
             result.error_code, result.error_message = error.error, error.message
         response.results.append(result)

@@ -28,7 +28,7 @@ from headrace.storage.log import Slice
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 WAIT_MS_MAX = 24 * 3600 * 1000
 LEADER_MOVED = frozenset({Err.NOT_LEADER_OR_FOLLOWER, Err.FENCED_LEADER_EPOCH})
 

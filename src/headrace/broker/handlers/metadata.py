@@ -79,7 +79,7 @@ def _topics_by_name(image: Image, names: Iterable[str], errors: dict[str, int]) 
             yield M.MetadataResponseTopic(error_code=error, name=name, is_internal=name in INTERNAL)
 
 
-def unknown_topic_error(name: str) -> int:
+def unknown_topic_error(name: str) -> Err:
     """What to say about a topic that does not exist."""
     try:
         check_topic_name(name)

@@ -7,18 +7,20 @@ v11: -6, earliest pending upload. OffsetForLeaderEpoch v2-4. DeleteRecords v0-2.
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Request
-from headrace.broker.handlers.fetch import READ_COMMITTED
-from headrace.broker.handlers.produce import INTERNAL_TOPICS
+from headrace.broker.handlers.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.broker.partition import Partition
 from headrace.errors import Err, KafkaError
+from headrace.metadata.names import INTERNAL
 from headrace.protocol import messages as m
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
-SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
-DEBUG_REPLICA = -2
+SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+CONSUMER, DEBUGGER = -1, -2
+"""Replica ids of those who are none."""
+NO_EPOCH = -1
 
 Found = tuple[int, int, int]
 """(offset, timestamp, leader epoch)."""
@@ -29,54 +31,69 @@ HIGH_WATERMARK = -1
 
 def list_offsets(broker: "Broker", request: Request, message: m.ListOffsetsRequest) -> m.ListOffsetsResponse:
     R = m.ListOffsetsResponse
-    seen: dict[tuple[str, int], int] = {}
+    topics: dict[str, dict[int, list[Any]]] = {}
     for topic in message.topics:
-        for partition in topic.partitions:
-            key = (topic.name, partition.partition_index)
-            seen[key] = seen.get(key, 0) + 1
-    response = R()
-    for topic in message.topics:
-        results = []
+        partitions = topics.setdefault(topic.name, {})
         for asked in topic.partitions:
-            result = R.ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+            partitions.setdefault(asked.partition_index, []).append(asked)
+    response = R()
+    for name, partitions in topics.items():
+        results = []
+        for index, (asked, *twice) in partitions.items():
+            result = R.ListOffsetsPartitionResponse(partition_index=index)
             try:
-                if seen[topic.name, asked.partition_index] > 1:
+                if twice:
                     raise KafkaError(Err.INVALID_REQUEST, "the partition is named twice")
-                result.offset, result.timestamp, epoch = _look_up(broker, request.version, message, topic, asked)
+                result.offset, result.timestamp, epoch = _look_up(broker, request.version, message, name, asked)
                 if request.version >= 4:
                     result.leader_epoch = epoch
             except KafkaError as error:
                 result.error_code = error.error
             results.append(result)
-        response.topics.append(R.ListOffsetsTopicResponse(name=topic.name, partitions=results))
+        if results:
+            response.topics.append(R.ListOffsetsTopicResponse(name=name, partitions=results))
     return response
 
 
-def _look_up(broker: "Broker", version: int, message: m.ListOffsetsRequest, topic: Any, asked: Any) -> Found:
+def _look_up(broker: "Broker", version: int, message: m.ListOffsetsRequest, topic: str, asked: Any) -> Found:
     timestamp = asked.timestamp
-    if timestamp < 0 and version < SINCE_VERSION.get(timestamp, 0):
+    if timestamp < 0 and version < SINCE_VERSION.get(timestamp, 1 << 15):
         raise KafkaError(Err.UNSUPPORTED_VERSION)
-    partition = broker.replicas.leader(topic.name, asked.partition_index, asked.current_leader_epoch)
+    if message.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        raise KafkaError(Err.INVALID_REQUEST, f"isolation level {message.isolation_level} does not exist")
+    partition = _partition(broker, topic, asked.partition_index, asked.current_leader_epoch, message.replica_id)
     log, leader = partition.log, partition.leader
-    assert leader is not None
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return log.log_start_offset, -1, log.epochs.epoch_for(log.log_start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOTHING  # nothing is tiered
-    consumer = message.replica_id in (-1, DEBUG_REPLICA)
-    end_offset = log.end_offset
-    if consumer:
-        committed = message.isolation_level == READ_COMMITTED
-        end_offset = partition.last_stable_offset if committed else leader.high_watermark
-        if leader.high_watermark < leader.epoch_start_offset:
-            # A new leader does not know yet how much of what it has is committed.
-            raise KafkaError(Err.OFFSET_NOT_AVAILABLE if version >= 5 else Err.LEADER_NOT_AVAILABLE)
+    end_offset, certain = log.end_offset, True
+    if message.replica_id == CONSUMER and leader is not None:
+        committed_only = message.isolation_level == READ_COMMITTED
+        end_offset = partition.last_stable_offset if committed_only else leader.high_watermark
+        # A new leader does not know yet how much of what it has is committed.
+        certain = leader.high_watermark >= leader.epoch_start_offset
+    not_yet = KafkaError(Err.OFFSET_NOT_AVAILABLE if version >= 5 else Err.LEADER_NOT_AVAILABLE)
     if timestamp == LATEST:
-        return end_offset, -1, log.epochs.latest_epoch
-    found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp, end_offset)
+        if not certain:
+            raise not_yet
+        return end_offset, -1, partition.leader_epoch
+    found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp, log.end_offset)
     if found is None or found.offset >= end_offset:
+        if not certain:
+            raise not_yet
         return NOTHING
     return found.offset, found.timestamp, log.epochs.epoch_for(found.offset)
+
+
+def _partition(broker: "Broker", topic: str, index: int, epoch: int, replica_id: int = CONSUMER) -> Partition:
+    """The partition as it is led here, in the epoch the client knows; debuggers may ask any replica."""
+    if replica_id == DEBUGGER:
+        return broker.replicas.find(topic, index)
+    partition = broker.replicas.leader(topic, index, epoch)
+    if epoch < NO_EPOCH:
+        raise KafkaError(Err.FENCED_LEADER_EPOCH)
+    return partition
 
 
 def offset_for_leader_epoch(
@@ -89,7 +106,7 @@ def offset_for_leader_epoch(
         for asked in topic.partitions:
             result = R.EpochEndOffset(partition=asked.partition)
             try:
-                partition = broker.replicas.leader(topic.topic, asked.partition, asked.current_leader_epoch)
+                partition = _partition(broker, topic.topic, asked.partition, asked.current_leader_epoch)
                 log = partition.log
                 result.leader_epoch, result.end_offset = log.epochs.end_offset_for(asked.leader_epoch, log.end_offset)
             except KafkaError as error:
@@ -105,17 +122,22 @@ async def delete_records(
     R = m.DeleteRecordsResponse
     response = R()
     changed = False
+    topics: dict[str, dict[int, Any]] = {}
     for topic in message.topics:
+        # Named twice, a partition is cut once, at the offset named last.
+        topics.setdefault(topic.name, {}).update((asked.partition_index, asked) for asked in topic.partitions)
+    for name, partitions in topics.items():
         results = []
-        for asked in topic.partitions:
-            result = R.DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
+        for index, asked in partitions.items():
+            result = R.DeleteRecordsPartitionResult(partition_index=index, low_watermark=-1)
             try:
-                result.low_watermark = _delete_up_to(broker, topic.name, asked)
+                result.low_watermark = _delete_up_to(broker, name, asked)
                 changed = True
             except KafkaError as error:
                 result.error_code = error.error
             results.append(result)
-        response.topics.append(R.DeleteRecordsTopicResult(name=topic.name, partitions=results))
+        if results:
+            response.topics.append(R.DeleteRecordsTopicResult(name=name, partitions=results))
     if changed:
         # Before the answer: deleted records must not come back after a crash.
         await broker.node.save_log_starts()
@@ -123,7 +145,7 @@ async def delete_records(
 
 
 def _delete_up_to(broker: "Broker", topic: str, asked: Any) -> int:
-    if topic in INTERNAL_TOPICS:
+    if topic in INTERNAL:
         raise KafkaError(Err.INVALID_TOPIC_EXCEPTION, f"{topic} is kept by the broker")
     partition: Partition = broker.replicas.leader(topic, asked.partition_index)
     if not partition.log.config.delete:
@@ -134,5 +156,3 @@ def _delete_up_to(broker: "Broker", topic: str, asked: Any) -> int:
         raise KafkaError(Err.OFFSET_OUT_OF_RANGE)
     partition.log.advance_log_start(offset)
     return partition.log.log_start_offset
-
-

@@ -7,6 +7,8 @@ DescribeProducers v0.
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Request
+from headrace.broker.handlers.metadata import unknown_topic_error
+from headrace.broker.partition import Partition
 from headrace.errors import Err, KafkaError
 from headrace.metadata.producer_ids import allocate_producer_ids
 from headrace.protocol import messages as m
@@ -62,10 +64,13 @@ def describe_producers(
     response = R()
     for topic in message.topics:
         partitions = []
+        unknown = None if topic.name in broker.image.topic_ids else unknown_topic_error(topic.name)
         for index in topic.partition_indexes:
             result = R.PartitionResponse(partition_index=index)
             try:
-                result.active_producers = _producers(broker.replicas.leader(topic.name, index))
+                if unknown is not None:
+                    raise KafkaError(unknown)
+                result.active_producers = _producers(broker.replicas.find(topic.name, index))
             except KafkaError as error:
                 result.error_code = error.error
                 result.error_message = error.message
@@ -74,7 +79,9 @@ def describe_producers(
     return response
 
 
-def _producers(partition: Any) -> list[Any]:
+def _producers(partition: Partition) -> list[Any]:
+    if partition.failed:
+        raise KafkaError(Err.KAFKA_STORAGE_ERROR, "the log directory of this partition is offline")
     return [
         m.DescribeProducersResponse.ProducerState(
             producer_id=view.producer_id,
