@@ -121,12 +121,20 @@ def _apply(resource: int, key: str, op: int, value: str | None, current: str | N
         raise KafkaError(Err.INVALID_CONFIG, f"{key}: cannot be {verb}, since it is not a list")
     text = option.default if current is None else current
     items = [item for item in parse_list(text or "") if item]
-    for item in (value or "").split(","):
-        if op == Op.APPEND and item and item not in items:
+    for item in _split(value or ""):
+        if op == Op.APPEND and item not in items:
             items.append(item)
         elif op == Op.SUBTRACT and item in items:
             items.remove(item)
     return ",".join(items)
+
+
+def _split(text: str) -> list[str]:
+    """At commas; as in Java, what is empty at the end goes, unless there is nothing else."""
+    items = text.split(",")
+    while text and items and not items[-1]:
+        items.pop()
+    return items
 
 
 def _finish(

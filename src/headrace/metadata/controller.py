@@ -60,7 +60,8 @@ class Controller:
             return [
                 m.CreateTopicsResponse.CreatableTopicConfigs(
                     name=entry.name,
-                    value=entry.value,
+                    # As it was given, not as it was understood: " 100 " stays what it is.
+                    value=entry.value if entry.sensitive else overrides.get(entry.name, entry.value),
                     read_only=entry.read_only,
                     config_source=entry.source,
                     is_sensitive=entry.sensitive,
