@@ -20,8 +20,8 @@ DECIDED: dict[str, str] = {}
 
 @pytest.fixture(scope="module")
 def strict_headrace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeadraceProcess]:
-    """Like Kafka it reads every record of a batch; by default Headrace checks the batch header alone."""
-    config = {"node.id": 1, "record.validation": "records"}
+    """Set to what Kafka does always: read every record of a batch, and count it as stored once it is written."""
+    config = {"node.id": 1, "record.validation": "records", "durability": "replicated"}
     with HeadraceProcess(tmp_path_factory.mktemp("headrace") / "strict", config=config) as broker:
         yield broker
 
@@ -52,10 +52,22 @@ def differences(case: Case, given: dict[str, list[Any]]) -> str:
     recorded = unfold(read(case.api)[case.name], case.versions)
     shown = []
     for version, answers in unfold(given, case.versions).items():
-        if answers != recorded.get(version):
+        if not alike(recorded.get(version), answers):
             lines = difflib.unified_diff(pretty(recorded.get(version)), pretty(answers), "kafka", "given", n=4, lineterm="")
             shown.append(f"{case.id} v{version}\n" + "\n".join(lines))
     return "\n".join(shown[:2]) + (f"\nand {len(shown) - 2} more versions" if len(shown) > 2 else "")
+
+
+def alike(recorded: Any, given: Any) -> bool:
+    """Equal, but that where Kafka ran into an exception it did not foresee, any error is as good."""
+    if isinstance(recorded, dict) and isinstance(given, dict):
+        return recorded.keys() == given.keys() and all(
+            given[key] != "NONE" if value == "UNKNOWN_SERVER_ERROR" else alike(value, given[key])
+            for key, value in recorded.items()
+        )
+    if isinstance(recorded, list) and isinstance(given, list):
+        return len(recorded) == len(given) and all(map(alike, recorded, given))
+    return bool(recorded == given)
 
 
 def pretty(answers: list[Any] | None) -> list[str]:
