@@ -31,8 +31,8 @@ def test_accepts_and_matches_what_re2j_does() -> None:
         if got != expected:
             wrong.append((pattern, expected, got))
     assert not wrong
-    assert sum(e is None for _, e in GOLDEN["patterns"]) > 200
-    assert sum(bool(e) for _, e in GOLDEN["patterns"]) > 200
+    assert sum(e is None for _, e in GOLDEN["patterns"]) > 150
+    assert sum(bool(e) for _, e in GOLDEN["patterns"]) > 150
 
 
 names = st.text(ALPHABET, max_size=12)
