@@ -59,14 +59,25 @@ class Syncer:
         for job in range(jobs):
             work: list[tuple[Syncable, SyncPlan]] = []
             for partition in ready[job::jobs]:
-                del self._dirty[partition]
-                if partition.log.failed is None and (plan := partition.log.sync_plan()) is not None:
+                self._dirty.pop(partition, None)
+                plan = self._plan(partition.log)
+                if plan is not None:
                     self._in_flight.add(partition)
                     work.append((partition, plan))
             if work:
                 self._running += 1
                 started = self._runtime.perf_counter()
                 self._runtime.sync(partial(_run, [plan for _, plan in work]), partial(self._done, work, started))
+
+    def _plan(self, log: Log) -> SyncPlan | None:
+        if log.failed is not None:
+            return None
+        try:
+            return log.sync_plan()
+        except OSError as failure:
+            # Not even the files could be opened: what was written cannot be vouched for.
+            self._on_failure(log, failure)
+            return None
 
     def _done(self, work: list[tuple[Syncable, SyncPlan]], started: float) -> None:
         self._running -= 1
@@ -86,7 +97,7 @@ class Syncer:
 
 
 def _run(plans: list[SyncPlan]) -> None:
-    """In a thread. What fails is noted in its plan; the others still count."""
+    """In a thread. What fails is noted in its plan, or left undone, which counts as much; the others still count."""
     for plan in plans:
-        with suppress(OSError):
+        with suppress(Exception):
             plan.run()

@@ -71,6 +71,8 @@ class Log(LogReader):
         """Segments below it are whole on disk with their indexes; recovery starts here."""
         self.epochs = epochs
         self.producers = producers
+        self.abandoned = False
+        """Its files are let go of: nothing is read, written or synced any more."""
         self._generation = 0
         self._opened_clean_at = end_offset if recovery.clean else -1
         """Where the log ended when it was opened with all its files in order: nothing to write if it still does."""
@@ -302,6 +304,8 @@ class Log(LogReader):
 
     def sync_plan(self) -> SyncPlan | None:
         """What a thread has to do until all that was appended so far is durable; None when it is already."""
+        if self.abandoned:
+            return None
         if self.failed is not None:
             raise self.failed
         epochs = None
@@ -345,6 +349,8 @@ class Log(LogReader):
         """On the loop, after `plan.run()` has returned or raised. Raises what the run raised: the log has failed."""
         parts = plan.segments
         plan.release()
+        if self.abandoned:
+            return  # its folder may have been renamed under the sync, and nobody waits for it any more
         if plan.error is not None or not plan.done:
             self.failed = plan.error or OSError("the sync was abandoned")
             raise self.failed
@@ -560,6 +566,7 @@ class Log(LogReader):
 
     def abandon(self) -> None:
         """Let go of the files without a word to the disk: the log dir has failed, or the folder goes."""
+        self.abandoned = True
         for segment in self.segments:
             segment.close()
 
