@@ -143,12 +143,22 @@ def test_many_logs_share_the_threads_and_none_is_forgotten() -> None:
     assert len(world.jobs) == subject.PARALLEL_SYNCS
     for part in parts[::3]:
         part.write()
-    parts.append(world.part(99))
-    parts[-1].write()  # while every thread is busy
     world.loop.turn()
     assert len(world.jobs) == subject.PARALLEL_SYNCS
     world.run_all()
     assert [part.promised for part in parts] == [part.log.end_offset for part in parts]
+
+
+def test_what_is_written_while_every_thread_is_busy_gets_its_turn() -> None:
+    world = World()
+    parts = [world.part(number) for number in range(subject.PARALLEL_SYNCS)]
+    late = world.part(99)
+    for part in parts:
+        part.write()
+    world.loop.turn()
+    late.write()
+    world.run_all()
+    assert late.promised == 1
 
 
 def test_a_failed_sync_is_never_a_success_and_never_tried_again() -> None:
