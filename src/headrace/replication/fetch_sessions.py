@@ -72,7 +72,7 @@ class Session:
         if target.told_high_watermark != high_watermark:
             target.told_high_watermark = high_watermark
             tell = True
-        if target.told_log_start != log_start:
+        if target.told_log_start != log_start and not error:
             target.told_log_start = log_start
             tell = True
         if error or special:

@@ -22,6 +22,7 @@ from headrace.protocol.hot import (
     decode_fetch,
     encode_fetch_response_head,
 )
+from headrace.records.compression import Codec
 from headrace.replication.fetch_sessions import FetchContext, Session, Target, Topic
 from headrace.storage.log import Slice
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 WAIT_MS_MAX = 24 * 3600 * 1000
+STORAGE_ERROR_SINCE, ZSTD_SINCE, HINTS_SINCE = 6, 10, 16
+"""Versions from which clients understand these."""
 LEADER_MOVED = frozenset({Err.NOT_LEADER_OR_FOLLOWER, Err.FENCED_LEADER_EPOCH})
 
 
@@ -58,6 +61,7 @@ class FetchHandler:
         self._broker = broker
         self._replicas = broker.replicas
         self._sessions = broker.sessions
+        self.bytes_max = broker.settings.fetch_bytes_max
         self._cache = PageCache() if broker.runtime.can_sendfile else None
 
     def __call__(self, request: Request, pos: int) -> Answer | None:
@@ -68,6 +72,9 @@ class FetchHandler:
             for topic, partitions in query.topics
             for index, leader_epoch, offset, last_epoch, log_start, max_bytes, _, _ in partitions
         ]
+        if len(targets) > 1:
+            # Named twice, a partition is read once, as it is named last.
+            targets = list({(target.topic, target.index): target for target in targets}.values())
         context = self._sessions.open(
             query.session_id, query.session_epoch, targets, _forgotten(query), by_id,
             self._broker.runtime.clock.monotonic_ms(),
@@ -75,7 +82,9 @@ class FetchHandler:
         if context.error:
             (head,) = encode_fetch_response_head(request.correlation_id, request.version, (), context.error)
             return head
-        reading = self.read(context.targets, query)
+        if query.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+            return self._refuse(request, query, Err.INVALID_REQUEST)
+        reading = self.read(context.targets, query, request.version)
         wait_ms = query.max_wait_ms
         if reading.enough or wait_ms <= 0 or not context.targets:
             return self.finish(request, query, context, reading)
@@ -84,10 +93,21 @@ class FetchHandler:
         self._broker.wheel.add(waiter, min(wait_ms, WAIT_MS_MAX))
         return None
 
-    def read(self, targets: Iterable[Target], query: FetchQuery) -> Reading:
+    def _refuse(self, request: Request, query: FetchQuery, error: Err) -> Answer:
+        """Nothing of the request is served. From v13 on the answer names no partitions then."""
+        topics: list[tuple[Topic, list[FetchResult]]] = []
+        if request.version < 13:
+            topics = [
+                (topic, [(index, error, -1, -1, -1, 0, None, -1, None) for index, *_ in partitions])
+                for topic, partitions in query.topics
+            ]
+        (head,) = encode_fetch_response_head(request.correlation_id, request.version, topics, error)
+        return head
+
+    def read(self, targets: Iterable[Target], query: FetchQuery, version: int) -> Reading:
         """Find what every partition can give now, within the request's limits."""
         reading = Reading()
-        left = min(query.max_bytes, self._broker.settings.fetch_bytes_max)
+        bytes_max = left = min(query.max_bytes, self.bytes_max)
         committed_only = query.isolation_level == READ_COMMITTED
         for target in targets:
             try:
@@ -103,18 +123,23 @@ class FetchHandler:
                 log = partition.log
                 stable = partition.last_stable_offset
                 bound = stable if committed_only else high_watermark
+                limit = target.max_bytes if target.max_bytes < left else left
+                if limit < 0:
+                    raise KafkaError(Err.INVALID_REQUEST, f"at most {limit} bytes are asked for")
                 # The first records are given even if they alone are too much: a consumer must never get stuck.
-                piece = log.read(
-                    target.offset, min(target.max_bytes, left) if left > 0 else 0, bound, reading.length == 0
-                )  # fmt: skip
+                piece = log.read(target.offset, limit, bound, reading.length == 0)
+                if version < ZSTD_SINCE and log.config.compression == Codec.ZSTD:
+                    if piece is not None:
+                        piece.release()
+                    raise KafkaError(Err.UNSUPPORTED_COMPRESSION_TYPE)
             except KafkaError as error:
-                reading.results.append((target, self._failure(target, error)))
+                reading.results.append((target, self._failure(target, error, version)))
                 reading.enough = True
                 continue
             length = 0
             if piece is not None:
                 length = piece.length
-                left -= length
+                left = left - length if left > length else 0
                 reading.length += length
                 reading.slices.append(piece)
                 if self._cache is not None and not self._cache.holds(piece, log.active.size if (
@@ -128,7 +153,7 @@ class FetchHandler:
                 target,
                 (target.index, 0, high_watermark, stable, log.log_start_offset, length, aborted, -1, None),
             ))  # fmt: skip
-        if reading.length >= query.min_bytes:
+        if reading.length >= query.min_bytes or reading.length >= bytes_max:
             reading.enough = True
         return reading
 
@@ -148,13 +173,17 @@ class FetchHandler:
             -1, detail,
         )  # fmt: skip
 
-    def _failure(self, target: Target, error: KafkaError) -> FetchResult:
-        detail = None
-        if error.error in LEADER_MOVED:
+    def _failure(self, target: Target, error: KafkaError, version: int) -> FetchResult:
+        detail, code = None, error.error
+        if code in LEADER_MOVED and version >= HINTS_SINCE:
             partition = self._replicas.known(target.topic, target.index)
             if partition is not None:
                 detail = FetchDetail(leader=LeaderHint(partition.leader_id, partition.leader_epoch))
-        return target.index, error.error, -1, -1, -1, 0, None, -1, detail
+        elif code == Err.UNKNOWN_TOPIC_ID and target.told_log_start >= 0:
+            code = Err.UNKNOWN_TOPIC_OR_PARTITION  # its session knew the topic, which is gone
+        elif code == Err.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_SINCE:
+            code = Err.NOT_LEADER_OR_FOLLOWER  # which clients of that age try again
+        return target.index, code, -1, -1, -1, 0, None, -1, detail
 
     def finish(self, request: Request, query: FetchQuery, context: FetchContext, reading: Reading) -> Answer | None:
         """Answer with what `reading` found; later, if some of it has to come from the disk first."""
@@ -190,7 +219,7 @@ class FetchHandler:
                 session_id = created.id
                 _changed_only(created, results)
         topics = _by_topic(results)
-        endpoints = self._endpoints(request, results)
+        endpoints = self._endpoints(request, results) if query.replica_id < 0 else []
         heads = encode_fetch_response_head(
             request.correlation_id, version, topics, 0, session_id, 0, endpoints
         )  # fmt: skip
@@ -206,7 +235,7 @@ class FetchHandler:
         return chunks
 
     def _endpoints(self, request: Request, results: list[tuple[Target, FetchResult]]) -> list[Endpoint]:
-        if request.version < 16:
+        if request.version < HINTS_SINCE:
             return []
         hinted = {r[8].leader.leader_id for _, r in results if r[8] is not None and r[8].leader is not None}
         if not hinted:
@@ -231,7 +260,7 @@ class FetchHandler:
 class FetchWaiter:
     """A Fetch that waits for records. Each partition adds what it got; no append costs more than one addition."""
 
-    __slots__ = ("_available", "_context", "_handler", "_query", "_request", "_targets", "_total", "bucket")
+    __slots__ = ("_available", "_bytes_min", "_context", "_handler", "_query", "_request", "_targets", "_total", "bucket")
 
     def __init__(
         self, handler: FetchHandler, request: Request, query: FetchQuery, context: FetchContext, reading: Reading
@@ -244,6 +273,7 @@ class FetchWaiter:
         self._targets = dict(reading.partitions)
         self._available: dict[Partition, int] = {}
         self._total = reading.length
+        self._bytes_min = min(query.min_bytes, query.max_bytes, handler.bytes_max)
         for partition, target in self._targets.items():
             partition.fetch_waiters.add(self)
             self._available[partition] = self._estimate(partition, target)
@@ -264,7 +294,7 @@ class FetchWaiter:
             now = self._estimate(partition, self._targets[partition])
             self._total += now - self._available[partition]
             self._available[partition] = now
-            if self._total < self._query.min_bytes:
+            if self._total < self._bytes_min:
                 return
         self._leave()
         self._complete()
@@ -281,7 +311,7 @@ class FetchWaiter:
 
     def _complete(self) -> None:
         handler = self._handler
-        reading = handler.read(self._context.targets, self._query)
+        reading = handler.read(self._context.targets, self._query, self._request.version)
         answer = handler.finish(self._request, self._query, self._context, reading)
         if answer is not None:
             handler.answered(self._request, answer)
