@@ -13,7 +13,7 @@ BROKER_KEYS = [
     "num.partitions", "default.replication.factor", "min.insync.replicas", "auto.create.topics.enable",
     "log.cleaner.threads", "compression.type", "socket.request.max.bytes", "unclean.leader.election.enable",
     "log.message.timestamp.type", "max.connections", "max.connections.per.ip", "connections.max.idle.ms",
-    "log.flush.interval.messages", "offsets.topic.num.partitions", "node.id", "process.roles",
+    "log.flush.interval.messages", "offsets.topic.num.partitions",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import gzip
 import struct
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import cramjam
@@ -135,13 +136,17 @@ def broken_batches() -> dict[str, bytes]:
     }
 
 
+def each_alone(t: Talk, shapes: Mapping[str, bytes], **configs: str) -> None:
+    """Every shape to a partition of its own, so that what happens to one moves no other's offsets."""
+    t.topic(partitions=len(shapes), **configs)
+    for number, (what, data) in enumerate(shapes.items()):
+        t.note(what)
+        send(t, entry(t, "t", **{f"p{number}": data}))
+
+
 @case("Produce")
 def broken(t: Talk) -> None:
-    t.topic()
-    for what, data in broken_batches().items():
-        t.note(what)
-        put(t, data)
-    put(t, batch(b"still served"))
+    each_alone(t, broken_batches())
 
 
 def packed(codec: int, data: bytes) -> bytes:
@@ -196,7 +201,6 @@ def compacted_topics_need_keys(t: Talk) -> None:
 @case("Produce", versions=[3, 8, 13])
 def compacted_topics_walk_every_record(t: Talk) -> None:
     """Where each record is read anyway, lies inside a batch are found by both brokers."""
-    t.topic(cleanup_policy="compact")
     keyed = [Rec(b"v", b"k"), Rec(b"w", b"l")]
     good = encode_records(keyed)
     shapes = {
@@ -212,9 +216,7 @@ def compacted_topics_walk_every_record(t: Talk) -> None:
         "lz4 is not": batch(*keyed, attributes=LZ4, payload=good),
         "snappy is not": batch(*keyed, attributes=SNAPPY, payload=good),
     }
-    for what, data in shapes.items():
-        t.note(what)
-        put(t, data)
+    each_alone(t, shapes, cleanup_policy="compact")
 
 
 @case("Produce", versions=[3, 8, 13])
@@ -315,17 +317,15 @@ def sequences_wrap_around(t: Talk) -> None:
 
 @case("Produce", versions=[3, 13])
 def odd_producers(t: Talk) -> None:
-    t.topic()
-    for what, producer in (
-        ("negative sequence", (5_000_000, 0, -1)),
-        ("negative epoch", (5_000_001, -1, 0)),
-        ("nobody's id", (5_000_002, 0, 0)),
-        ("id -2", (-2, 0, 0)),
-        ("epoch without id", (-1, 3, 0)),
-        ("sequence without id", (-1, -1, 7)),
-    ):
-        t.note(what)
-        put(t, batch(b"a", producer=producer))
+    producers = {
+        "negative sequence": (5_000_000, 0, -1),
+        "negative epoch": (5_000_001, -1, 0),
+        "nobody's id": (5_000_002, 0, 0),
+        "id -2": (-2, 0, 0),
+        "epoch without id": (-1, 3, 0),
+        "sequence without id": (-1, -1, 7),
+    }
+    each_alone(t, {what: batch(b"a", producer=producer) for what, producer in producers.items()})
 
 
 @case("DescribeProducers")
