@@ -9,9 +9,11 @@ from headrace.broker.connection import Connection
 from headrace.broker.handlers.producers import ProducerIds
 from headrace.config import BrokerConfig, LogConfig
 from headrace.metadata.controller import Controller
+from headrace.metadata.features import UPGRADE
 from headrace.metadata.image import EMPTY, TOPIC_CONFIG, Endpoint, Image
 from headrace.metadata.outcome import Outcome
-from headrace.metadata.versions import KRAFT_VERSION, SERVED_FEATURES
+from headrace.metadata.versions import GROUP_VERSION, GROUP_VERSION_LATEST, KRAFT_VERSION, SERVED_FEATURES
+from headrace.protocol import messages as m
 from headrace.quorum import QuorumError
 from headrace.quorum.cleaning import SnapshotLimits
 from headrace.quorum.folder import Layout, new_uuid, open_folders
@@ -30,6 +32,7 @@ PLAINTEXT = 0
 LOOPBACK = "127.0.0.1"
 CONTROLLER_LISTENER = "CONTROLLER"
 CONTROLLER_PORT = 9093
+UPDATE_FEATURES_VERSION = 2
 LOAD_REPORT_MS = 2_000
 """How often a long recovery says how far it is."""
 
@@ -158,8 +161,20 @@ class Node:
             previous_broker_epoch=max((log_dir.broker_epoch for log_dir in live), default=-1) if clean else -1,
         )
         self.broker_epoch = await register(self.quorum, self.controller, node)
+        await self._finalize_groups()
         await unfence(self.quorum, self.controller, config.node_id)
         self._broker.replicas.lead_all(self.image)
+
+    async def _finalize_groups(self) -> None:
+        """A folder from before groups were served names no level for them: clients of KIP-848 rely on it."""
+        if GROUP_VERSION in self.image.features:
+            return
+        kind = m.UpdateFeaturesRequest
+        update = kind.FeatureUpdateKey(feature=GROUP_VERSION, max_version_level=GROUP_VERSION_LATEST, upgrade_type=UPGRADE)
+        request = kind(feature_updates=[update])
+        answer = await self.decide(lambda image: self.controller.update_features(image, request, UPDATE_FEATURES_VERSION))
+        if answer.error_code:
+            logger.warning("%s stays off: %s", GROUP_VERSION, answer.error_message)
 
     def _registered_listeners(self) -> list[Endpoint]:
         advertised = {e.name: e for e in self._broker.config.advertised_listeners}

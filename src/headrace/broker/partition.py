@@ -26,6 +26,9 @@ logger = logging.getLogger("headrace.partition")
 
 NO_TIMESTAMP = -1
 WRITEBACK_BYTES = 8 << 20
+STATE_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Written by the broker itself. What it promised there to groups and transactions is on disk first, whatever
+`durability` says: a few bytes, and nobody else can tell them again."""
 
 
 class AckWaiter(Protocol):
@@ -139,7 +142,9 @@ class Partition:
             or self.environment.validate_records
         )
         # flush.messages=1 asks for every record to be synced before it counts, whatever the broker's default.
-        self._durable_acks = self.environment.durable_acks or config.flush_messages == 1
+        self._durable_acks = (
+            self.environment.durable_acks or config.flush_messages == 1 or self.topic in STATE_TOPICS
+        )
         self._flush_messages = config.flush_messages
         if self.leader is not None:
             self.leader.min_isr = config.min_insync_replicas
@@ -227,6 +232,32 @@ class Partition:
             if active.size - self._written_back > WRITEBACK_BYTES or active is not self._writeback_segment:
                 self._write_back()
         return base_offset, append_time, last_offset + 1
+
+    def append_own(self, batch: bytearray, count: int, max_timestamp: int) -> int:
+        """Append a batch that this broker made: nothing to validate, only offset and epoch to stamp.
+
+        Returns its end offset; raises KafkaError, and then nothing was appended, unless the log has failed.
+        """
+        leader = self.leader
+        if leader is None:
+            raise KafkaError(Err.NOT_LEADER_OR_FOLLOWER)
+        if self.failed:
+            raise KafkaError(Err.KAFKA_STORAGE_ERROR, "the log directory of this partition is offline")
+        leader.require_min_isr()
+        log = self.log
+        base_offset = log.end_offset
+        end_offset = base_offset + count
+        stamp(batch, 0, base_offset, self.leader_epoch)
+        try:
+            log.append(
+                memoryview(batch), base_offset, end_offset - 1, self.leader_epoch, max_timestamp, self.environment.wall_ms()
+            )
+        except OSError as error:
+            raise self._storage_error(error) from error
+        self.messages_in += count
+        self.bytes_in += len(batch)
+        self.environment.syncer.dirty(self)
+        return end_offset
 
     def _prepare(
         self, buf: bytearray, view: memoryview, start: int, end: int, now_ms: int

@@ -24,7 +24,7 @@ logger = logging.getLogger("headrace.router")
 HotHandler = Callable[[Request, int], Answer | None]
 """Reads its request from the buffer at the position given."""
 Handler = Callable[["Broker", Request, Any], Any | Awaitable[Any]]
-"""Takes the decoded message; returns the answer's message, or an awaitable of it."""
+"""Takes the decoded message; returns the answer's message, an awaitable of it, or None: `answer` is called later."""
 
 _frame_head = Struct(">ii").pack
 
@@ -75,6 +75,8 @@ class Router:
         # Bytes behind the message are ignored, as Kafka does: librdkafka sends some (Metadata for all topics).
         message, _ = api.request.decoder(request.version)(request.buf, pos, request.end)
         result = self._handlers[api.key](self._broker, request, message)
+        if result is None:
+            return None
         if isawaitable(result):
             self._broker.spawn(self._later(api, request, result))
             return None
@@ -84,13 +86,29 @@ class Router:
         try:
             answer = encode_answer(api, request.version, request.correlation_id, await result)
         except Exception:
-            # The client learns by the closed connection; others are not affected.
-            logger.exception("%s from %s failed", api.name, request.connection.peer_host)
-            self._broker.metrics.requests_failed += 1
-            request.connection.transport.abort()
+            self._failed(api, request)
             return
         self.parked_done(request)
         request.complete(answer)
+
+    def answer(self, request: Request, message: Any) -> None:
+        """Answer a request whose handler returned None. Never raises: whoever calls has others to answer."""
+        if request.connection.closed:
+            return
+        api = self.apis[request.api_key]
+        try:
+            answer = encode_answer(api, request.version, request.correlation_id, message)
+        except Exception:
+            self._failed(api, request)
+            return
+        self.parked_done(request)
+        request.complete(answer)
+
+    def _failed(self, api: Api, request: Request) -> None:
+        """The client learns by the closed connection; others are not affected."""
+        logger.exception("%s from %s failed", api.name, request.connection.peer_host)
+        self._broker.metrics.requests_failed += 1
+        request.connection.transport.abort()
 
     def parked_done(self, request: Request) -> None:
         """Count a request that had to wait."""

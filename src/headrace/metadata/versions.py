@@ -6,6 +6,9 @@ from headrace.metadata.image import METADATA_VERSION
 
 KRAFT_VERSION = "kraft.version"
 ELR_VERSION = "eligible.leader.replicas.version"
+GROUP_VERSION = "group.version"
+GROUP_VERSION_LATEST = 1
+"""1: the consumer protocol (KIP-848)."""
 
 METADATA_VERSION_LATEST = 30
 """4.3-IV0, what Kafka 4.3 formats a new cluster with."""
@@ -65,7 +68,7 @@ KNOWN_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (7, METADATA_VERSION_LATEST),
     KRAFT_VERSION: (0, 1),
     ELR_VERSION: (0, 1),
-    "group.version": (0, 1),
+    GROUP_VERSION: (0, GROUP_VERSION_LATEST),
     "transaction.version": (0, 2),
     "share.version": (0, 1),
     "streams.version": (0, 1),
@@ -75,6 +78,7 @@ KNOWN_FEATURES: dict[str, tuple[int, int]] = {
 SERVED_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (7, METADATA_VERSION_LATEST),
     KRAFT_VERSION: (0, 1),
+    GROUP_VERSION: (0, GROUP_VERSION_LATEST),
 }
 """Levels that this build's own controller finalizes: what clients may rely on."""
 

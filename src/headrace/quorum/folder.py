@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from headrace.metadata.image import METADATA_VERSION, RESERVED_DIRECTORIES_END
 from headrace.metadata.records import Record
-from headrace.metadata.versions import METADATA_VERSION_LATEST
+from headrace.metadata.versions import GROUP_VERSION, GROUP_VERSION_LATEST, METADATA_VERSION_LATEST
 from headrace.protocol import messages as m
 from headrace.quorum import QuorumError
 from headrace.quorum.snapshots import (
@@ -63,7 +63,8 @@ def new_uuid(random: Random) -> bytes:
 
 def bootstrap_records() -> list[Record]:
     """What a new cluster begins with: only the features that are served are finalized."""
-    return [(m.FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LATEST), 0)]
+    levels = {METADATA_VERSION: METADATA_VERSION_LATEST, GROUP_VERSION: GROUP_VERSION_LATEST}
+    return [(m.FeatureLevelRecord(name=name, feature_level=level), 0) for name, level in levels.items()]
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------

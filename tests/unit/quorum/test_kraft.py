@@ -139,8 +139,8 @@ def test_first_log_is_kafkas_first_log() -> None:
     async def main() -> None:
         disk = MemoryDisk()
         node = await Node(disk).start()
-        assert node.broker_epoch == 7, (
-            "leader change, version, voters, begin, level, end, controller come first"
+        assert node.broker_epoch == 8, (
+            "leader change, version, voters, begin, two levels, end, controller come first"
         )
         facts = node.quorum.facts()
         assert (facts.leader_id, facts.leader_epoch, facts.high_watermark) == (1, 1, node.quorum.next_offset)
