@@ -247,7 +247,7 @@ class Partition:
         log = self.log
         base_offset = log.end_offset
         end_offset = base_offset + count
-        stamp(batch, 0, base_offset, self.leader_epoch)
+        stamp(batch, 0, base_offset, len(batch) - LOG_OVERHEAD, self.leader_epoch)
         try:
             log.append(
                 memoryview(batch), base_offset, end_offset - 1, self.leader_epoch, max_timestamp, self.environment.wall_ms()
