@@ -6,16 +6,29 @@ has a fast path for both directions; all others go through the protocol's codecs
 
 import struct
 from collections.abc import Iterable
+from sys import intern
 from typing import Any
 
 from headrace.coordinator.outcome import Record
 from headrace.protocol import messages as m
 from headrace.protocol.api import GROUP_RECORDS
 from headrace.protocol.codec import CODECS
-from headrace.protocol.primitives import ProtocolError
+from headrace.protocol.primitives import ProtocolError, encode_uvarint
 
 _INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_KIND_LENGTH = struct.Struct(">hh")
+_VERSION_OFFSET_EPOCH = struct.Struct(">hqi")
+_PLAIN = struct.Struct(">hqibq")
+_PLAIN_BYTES = _PLAIN.size + 1
+"""A value of version 4 without metadata (one byte of length) and without tags (one byte of count)."""
+_NO_TAGS = b"\0"
+_TOPIC_ID_TAG = b"\1\0\x10"
 
+NO_TOPIC_ID = bytes(16)
+
+LEGACY_OFFSET_COMMIT = 0
 OFFSET_COMMIT = 1
 GROUP_METADATA = 2
 CONSUMER_KINDS = frozenset({3, 4, 5, 6, 7, 8, 16})
@@ -42,11 +55,64 @@ def record(key_message: Any, value_message: Any | None, value_version: int = 0) 
 
 def offset_commit(group: str, topic: str, partition: int, value: m.OffsetCommitValue | None) -> Record:
     """An offset commit, or the tombstone of one."""
-    key = m.OffsetCommitKey(group=group, topic=topic, partition=partition)
+    key_message = m.OffsetCommitKey(group=group, topic=topic, partition=partition)
+    group_bytes, topic_bytes = group.encode(), topic.encode()
+    key = b"".join(
+        (
+            _KIND_LENGTH.pack(OFFSET_COMMIT, len(group_bytes)),
+            group_bytes,
+            _INT16.pack(len(topic_bytes)),
+            topic_bytes,
+            _INT32.pack(partition),
+        )
+    )
     if value is None:
-        return record(key, None)
-    expires = value.expire_timestamp != -1
-    return record(key, value, OFFSET_COMMIT_VERSION_WITH_EXPIRY if expires else OFFSET_COMMIT_VERSION)
+        return Record(key, None, OFFSET_COMMIT, key_message, None)
+    if value.expire_timestamp != -1:
+        return record(key_message, value, OFFSET_COMMIT_VERSION_WITH_EXPIRY)
+    metadata = value.metadata.encode()
+    encoded = b"".join(
+        (
+            _VERSION_OFFSET_EPOCH.pack(OFFSET_COMMIT_VERSION, value.offset, value.leader_epoch),
+            encode_uvarint(len(metadata) + 1),
+            metadata,
+            _INT64.pack(value.commit_timestamp),
+            _NO_TAGS if value.topic_id == NO_TOPIC_ID else _TOPIC_ID_TAG + value.topic_id,
+        )
+    )
+    return Record(key, encoded, OFFSET_COMMIT, key_message, value)
+
+
+def decode_offset_commit(key: bytes, value: bytes | None) -> tuple[str, str, int, m.OffsetCommitValue | None]:
+    """Group, topic, partition and value of a record of kind 1, as most of a log is.
+
+    Names are shared between records, since a million of them name few groups and topics.
+    """
+    try:
+        topic_at = 6 + _INT16.unpack_from(key, 2)[0]
+        partition_at = topic_at + _INT16.unpack_from(key, topic_at - 2)[0]
+        group = intern(str(key[4 : topic_at - 2], "utf-8"))
+        topic = intern(str(key[topic_at:partition_at], "utf-8"))
+        (partition,) = _INT32.unpack_from(key, partition_at)
+    except (struct.error, UnicodeDecodeError) as e:
+        raise ProtocolError(f"not the key of an offset commit: {e}") from e
+    if partition_at + 4 != len(key):
+        raise ProtocolError("the key of an offset commit does not fill its bytes")
+    if value is None:
+        return group, topic, partition, None
+    if len(value) == _PLAIN_BYTES + 17 and value[14] == 1 and value[23:26] == _TOPIC_ID_TAG and value[:2] == b"\0\4":
+        _, offset, leader_epoch, _, timestamp = _PLAIN.unpack_from(value)
+        return group, topic, partition, m.OffsetCommitValue(offset, leader_epoch, "", timestamp, -1, value[26:])
+    if len(value) == _PLAIN_BYTES and value[14] == 1 and value[23] == 0 and value[:2] == b"\0\4":
+        _, offset, leader_epoch, _, timestamp = _PLAIN.unpack_from(value)
+        return group, topic, partition, m.OffsetCommitValue(offset, leader_epoch, "", timestamp)
+    return group, topic, partition, _decode_value(OFFSET_COMMIT, value)
+
+
+def _decode_value(kind: int, value: bytes) -> Any:
+    if len(value) < 2:
+        raise ProtocolError(f"the value of a record of kind {kind} is too short to name its version")
+    return GROUP_RECORDS[kind].value.decode(value, _INT16.unpack_from(value)[0], 2)
 
 
 def decode(key: bytes, value: bytes | None) -> Record | None:
@@ -62,10 +128,7 @@ def decode(key: bytes, value: bytes | None) -> Record | None:
     key_message = codec.key.decode(key, 0, 2)
     if value is None:
         return Record(key, None, codec.kind, key_message, None)
-    if len(value) < 2:
-        raise ProtocolError(f"the value of a record of kind {codec.kind} is too short to name its version")
-    version = _INT16.unpack_from(value)[0]
-    return Record(key, value, codec.kind, key_message, codec.value.decode(value, version, 2))
+    return Record(key, value, codec.kind, key_message, _decode_value(codec.kind, value))
 
 
 def batch_bytes(records: Iterable[Record]) -> int:
