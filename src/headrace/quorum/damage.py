@@ -1,7 +1,9 @@
 """Tells a torn tail from damage, before anything is changed.
 
-The last write of a crashed node may be half there: nobody was told it was committed, so recovery may cut it off. A bad
-batch with good ones behind it is something else: cutting there would take back what was committed.
+What a crashed node had written since its last sync may be half there: nobody was told it was committed, so recovery may
+cut it off. Several batches may have waited for that sync, and a disk writes sectors in any order: a hole of zeros may
+have whole batches behind it. A bad batch without a hole, with good ones behind it, is something else: cutting there
+would take back what was committed.
 """
 
 import re
@@ -19,6 +21,9 @@ _SEGMENT = re.compile(r"\d{20}\.log")
 _BASE_OFFSET = Struct(">q")
 _LENGTH = Struct(">i")
 _CRC = Struct(">I")
+SECTOR_BYTES = 512
+HOLE_BYTES_MIN = 8
+"""Fewer zeros at the edge of a sector prove nothing: offsets begin with zeros, records may end with them."""
 _MAYBE_BATCH = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)
 """Where a batch could begin: offsets stay below 2^48, and its magic is 2."""
 
@@ -40,7 +45,7 @@ def check_log(disk: Disk, folder: str) -> None:
                 f"{path} is damaged at byte {torn}, and the log goes on behind it; restore it from a copy"
             )
         good = _next_good(data, torn + 1, walk.next_offset)
-        if good is not None:
+        if good is not None and not _has_hole(data, torn, good):
             raise QuorumError(
                 f"{path} is damaged at byte {torn}, and whole batches follow at byte {good}; restore it from a copy"
             )
@@ -87,6 +92,18 @@ def _whole(data: memoryview, pos: int, end: int) -> bool:
     if not HEADER_BYTES <= size <= end - pos:
         return False
     return bool(crc32c(data[pos + CRC_FROM : pos + size]) == _CRC.unpack_from(data, pos + CRC_AT)[0])
+
+
+def _has_hole(data: memoryview, start: int, end: int) -> bool:
+    """Whether a sector between the two never reached the disk: then no sync of it, or of anything behind it, was done.
+
+    A batch begins with its offset, which is not zero here, so a first sector of zeros is a hole as well.
+    """
+    for sector in range(start - start % SECTOR_BYTES, end, SECTOR_BYTES):
+        piece = data[max(start, sector) : min(end, sector + SECTOR_BYTES)]
+        if len(piece) >= HOLE_BYTES_MIN and not any(piece):
+            return True
+    return False
 
 
 def _next_good(data: memoryview, pos: int, next_offset: int) -> int | None:
