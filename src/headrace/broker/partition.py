@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import Err, KafkaError
-from headrace.records.batch import stamp, validate
+from headrace.records.batch import require_one_batch, stamp, validate
 from headrace.records.layout import LOG_OVERHEAD, TRANSACTIONAL
 from headrace.records.validation import Rules, prepare
 from headrace.replication.partition import LeaderState
@@ -184,13 +184,11 @@ class Partition:
         if needs_isr:
             leader.require_min_isr()
         if end - start > self._max_message_bytes:
-            raise KafkaError(
-                Err.MESSAGE_TOO_LARGE,
-                f"record batch of {end - start} bytes, max.message.bytes is {self._max_message_bytes}",
-            )
+            self._check_size(require_one_batch(buf, start, end) - start)
         header = validate(buf, view, start, end)
         _, length, _, _, _, attributes, last_delta, first_timestamp, max_timestamp, producer_id, producer_epoch, \
             sequence, _ = header  # fmt: skip
+        end = start + LOG_OVERHEAD + length
         environment = self.environment
         now_ms = environment.wall_ms()
         append_time = NO_TIMESTAMP
@@ -270,12 +268,14 @@ class Partition:
         if prepared.data is None:
             return buf, view, start, end, prepared.max_timestamp, append_time
         data = bytearray(prepared.data)
-        if len(data) > self._max_message_bytes:
-            raise KafkaError(
-                Err.MESSAGE_TOO_LARGE,
-                f"record batch of {len(data)} bytes after recompression, max.message.bytes is {self._max_message_bytes}",
-            )
+        self._check_size(len(data))
         return data, memoryview(data), 0, len(data), prepared.max_timestamp, append_time
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_message_bytes:
+            raise KafkaError(
+                Err.MESSAGE_TOO_LARGE, f"record batch of {size} bytes, max.message.bytes is {self._max_message_bytes}"
+            )
 
     def _storage_error(self, error: OSError) -> KafkaError:
         if error.errno in (errno.ENOSPC, errno.EDQUOT) and self.log.failed is None:

@@ -15,7 +15,6 @@ from headrace.records.layout import (
     CODEC_MASK,
     CONTROL,
     CRC_FROM,
-    DELETE_HORIZON,
     HEADER,
     HEADER_BYTES,
     LEGACY_LENGTH_MIN,
@@ -43,6 +42,7 @@ __all__ = [
     "BatchHeader",
     "HeaderTuple",
     "InvalidRecords",
+    "NotOneBatch",
     "Record",
     "build_batch",
     "check_stored",
@@ -51,6 +51,7 @@ __all__ = [
     "next_sequence",
     "read_header",
     "read_records",
+    "require_one_batch",
     "rewrite",
     "set_max_timestamp",
     "stamp",
@@ -71,11 +72,13 @@ _pack_place = _PLACE.pack_into
 def validate(buf: Buffer, view: memoryview, start: int, end: int) -> HeaderTuple:
     """Check a client's records for one partition, `buf[start:end]`; `view` is a view of the same buffer.
 
-    Returns the header's fields in the order of `BatchHeader`. Raises KafkaError with the code Kafka answers. Some
-    clients leave the maximum timestamp unset, which Kafka mends: so does this, in place.
+    Returns the header's fields in the order of `BatchHeader`; a piece of a batch behind it is to be left out, as Kafka
+    does. Raises KafkaError with the code Kafka answers. Some clients leave the maximum timestamp unset, or set the bit
+    for LogAppendTime, which Kafka mends: so does this, in place.
     """
     if end - start < HEADER_BYTES:
-        raise _reason_short(buf, start, end)
+        require_one_batch(buf, start, end)
+        raise KafkaError(Err.CORRUPT_MESSAGE, "record batch shorter than its header")
     header: HeaderTuple = _unpack_header(buf, start)
     (
         base_offset,
@@ -88,7 +91,7 @@ def validate(buf: Buffer, view: memoryview, start: int, end: int) -> HeaderTuple
         base_ts,
         max_ts,
         pid,
-        epoch,
+        _,
         sequence,
         count,
     ) = header
@@ -102,11 +105,13 @@ def validate(buf: Buffer, view: memoryview, start: int, end: int) -> HeaderTuple
         and count == last_delta + 1
         and base_ts <= max_ts
         and (attributes & CODEC_MASK or count <= (length - LENGTH_MIN) // RECORD_BYTES_MIN)
-        and ((sequence >= 0 and epoch >= 0) if pid > NO_PRODUCER_ID else attributes < TRANSACTIONAL)
+        and (sequence >= 0 if pid > NO_PRODUCER_ID else attributes < TRANSACTIONAL)
     ):
         return header
-    _refuse(BatchHeader._make(header), view, start, end)
-    return header if base_ts <= max_ts else _mend(header, view, start)
+    _refuse(BatchHeader._make(header), buf, view, start, end)
+    if base_ts > max_ts or attributes & LOG_APPEND_TIME:
+        return _mend(header, view, start)
+    return header
 
 
 def stamp(buf: bytearray | memoryview, pos: int, base_offset: int, length: int, leader_epoch: int) -> None:
@@ -132,50 +137,46 @@ def check_stored(view: memoryview, start: int, end: int) -> BatchHeader:
     return header
 
 
-def _reason_short(buf: Buffer, start: int, end: int) -> KafkaError:
-    """Why fewer bytes than a v2 header are refused; an old magic is recognised even then."""
+class NotOneBatch(KafkaError):
+    """What was sent for a partition is not one batch of magic 2: Kafka sees so before it looks at the log."""
+
+
+def batch_end(buf: Buffer, start: int, end: int) -> int | None:
+    """Where the batch at `start` ends; None when only a piece of it is there. Raises where there can be none."""
     if end - start < LOG_OVERHEAD:
-        return KafkaError(Err.INVALID_RECORD, "a Produce request must have one record batch per partition")
+        return None
     (length,) = _LENGTH.unpack_from(buf, start + 8)
     if length < LEGACY_LENGTH_MIN:
-        return KafkaError(Err.CORRUPT_MESSAGE, f"record batch of length {length}")
+        raise NotOneBatch(Err.CORRUPT_MESSAGE, f"record batch of length {length}")
     if end - start <= MAGIC_AT:
-        return KafkaError(Err.INVALID_RECORD, "a Produce request must have one record batch per partition")
+        return None
+    if buf[start + MAGIC_AT] > 2:
+        raise NotOneBatch(Err.CORRUPT_MESSAGE, f"record batch with magic {buf[start + MAGIC_AT]}")
+    whole: int = start + LOG_OVERHEAD + length
+    return whole if whole <= end else None
+
+
+def require_one_batch(buf: Buffer, start: int, end: int) -> int:
+    """Where the one batch of magic 2 ends that a Produce request has for a partition."""
+    batch = batch_end(buf, start, end)
+    if batch is None:
+        raise NotOneBatch(Err.INVALID_RECORD, "a Produce request must have one whole record batch per partition")
     magic = buf[start + MAGIC_AT]
-    if magic > 2:
-        return KafkaError(Err.CORRUPT_MESSAGE, f"record batch with magic {magic}")
-    if length > end - start - LOG_OVERHEAD:
-        return KafkaError(
-            Err.INVALID_RECORD, "a Produce request must have one whole record batch per partition"
-        )
     if magic < 2:
-        return KafkaError(Err.INVALID_RECORD, f"record batch with magic {magic}; Produce takes only magic 2")
-    return KafkaError(Err.CORRUPT_MESSAGE, f"record batch of length {length}, shorter than its header")
+        raise NotOneBatch(Err.INVALID_RECORD, f"record batch with magic {magic}; Produce takes only magic 2")
+    if batch_end(buf, batch, end) is not None:
+        raise NotOneBatch(Err.INVALID_RECORD, "a Produce request must have exactly one record batch per partition")
+    return batch
 
 
-def _refuse(header: BatchHeader, view: memoryview, start: int, end: int) -> None:
+def _refuse(header: BatchHeader, buf: Buffer, view: memoryview, start: int, end: int) -> None:
     """Raise for what made `validate` stumble; return when Kafka would not mind it."""
-    remaining = end - start - LOG_OVERHEAD
-    length, magic = header.length, header.magic
-    if length < LEGACY_LENGTH_MIN:
-        raise KafkaError(Err.CORRUPT_MESSAGE, f"record batch of length {length}")
-    if not 0 <= magic <= 2:
-        raise KafkaError(Err.CORRUPT_MESSAGE, f"record batch with magic {magic}")
-    if length > remaining:
-        raise KafkaError(
-            Err.INVALID_RECORD, "a Produce request must have one whole record batch per partition"
-        )
-    if magic != 2:
-        raise KafkaError(Err.INVALID_RECORD, f"record batch with magic {magic}; Produce takes only magic 2")
-    if length < remaining:
-        raise KafkaError(
-            Err.INVALID_RECORD, "a Produce request must have exactly one record batch per partition"
-        )
+    end = require_one_batch(buf, start, end)
     if header.base_offset != 0:
         raise KafkaError(
             Err.INVALID_RECORD, f"record batch with base offset {header.base_offset}; it must be 0"
         )
-    if crc32c(view[start + CRC_FROM : end]) != header.crc:
+    if header.length < LENGTH_MIN or crc32c(view[start + CRC_FROM : end]) != header.crc:
         raise KafkaError(Err.CORRUPT_MESSAGE, f"record batch does not match its CRC {header.crc}")
     _refuse_fields(header)
 
@@ -191,20 +192,15 @@ def _refuse_fields(header: BatchHeader) -> None:
         )
     if attributes & CONTROL:
         raise KafkaError(Err.INVALID_RECORD, "clients may not write control records")
-    if attributes & DELETE_HORIZON:
-        raise KafkaError(Err.INVALID_RECORD, "clients may not set a delete horizon")
-    if header.has_producer_id and (header.base_sequence < 0 or header.producer_epoch < 0):
+    if header.has_producer_id and header.base_sequence < 0:
         raise KafkaError(
             Err.INVALID_RECORD,
-            f"record batch of producer {header.producer_id} with epoch {header.producer_epoch}"
-            f" and sequence {header.base_sequence}",
+            f"record batch of producer {header.producer_id} with sequence {header.base_sequence}",
         )
     if attributes & TRANSACTIONAL and not header.has_producer_id:
         raise KafkaError(Err.INVALID_RECORD, "transactional record batch without a producer id")
     if not attributes & CODEC_MASK and count > (header.length - LENGTH_MIN) // RECORD_BYTES_MIN:
         raise KafkaError(Err.INVALID_RECORD, f"{count} records do not fit in {header.length} bytes")
-    if attributes & LOG_APPEND_TIME:
-        raise KafkaError(Err.INVALID_TIMESTAMP, "producers may not set the timestamp type to LogAppendTime")
 
 
 def _mend(fields: HeaderTuple, view: memoryview, start: int) -> HeaderTuple:

@@ -53,7 +53,13 @@ def validate_records(
     Structure first, which raises at once; then keys and timestamps, whose errors are collected into InvalidRecords.
     The bounds are `message.timestamp.before.max.ms` and `.after.max.ms`; LogAppendTime topics have none.
     """
-    body = read_body(buf, pos, header, limit_bytes)
+    try:
+        body = read_body(buf, pos, header, limit_bytes)
+    except KafkaError as error:
+        if error.error is not Err.CORRUPT_MESSAGE:
+            raise
+        # The CRC was right: nothing was damaged on the way, so that sending it again is no use.
+        raise KafkaError(Err.INVALID_RECORD, error.message) from error
     bounded = not log_append_time and (before_max_ms < UNBOUNDED_MS or after_max_ms < UNBOUNDED_MS)
     max_timestamp, min_timestamp, keyless = _walk(body, header)
     out_of_bounds = bounded and (

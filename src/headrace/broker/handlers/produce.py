@@ -10,6 +10,7 @@ from headrace.broker.connection import Answer, Request
 from headrace.broker.partition import Partition
 from headrace.broker.waiters import Bucket
 from headrace.errors import Err, KafkaError
+from headrace.metadata.names import INTERNAL
 from headrace.protocol.hot import (
     Endpoint,
     LeaderHint,
@@ -19,11 +20,14 @@ from headrace.protocol.hot import (
     encode_produce_response,
 )
 from headrace.protocol.primitives import ProtocolError
+from headrace.records.batch import HEADER_BYTES, NotOneBatch, require_one_batch
+from headrace.records.compression import Codec
+from headrace.records.layout import ATTRIBUTES_AT, CODEC_MASK, MAGIC_AT, TRANSACTIONAL
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+ZSTD_SINCE = 7
 ADMIN_CLIENT_ID = "__admin_client"
 TIMEOUT_MS_MAX = 24 * 3600 * 1000
 LEADER_MOVED = frozenset({Err.NOT_LEADER_OR_FOLLOWER, Err.FENCED_LEADER_EPOCH})
@@ -41,7 +45,7 @@ class ProduceHandler:
 
     def __call__(self, request: Request, pos: int) -> Answer | None:
         version, buf, view = request.version, request.buf, request.view
-        _, acks, timeout_ms, topics = decode_produce(buf, pos, request.end, version)
+        transactional_id, acks, timeout_ms, topics = decode_produce(buf, pos, request.end, version)
         if not -1 <= acks <= 1:
             return self._refuse_all(request, topics, KafkaError(Err.INVALID_REQUIRED_ACKS))
         wait_for_commit = acks == -1
@@ -51,16 +55,22 @@ class ProduceHandler:
         for topic, partitions in topics:
             hosted = (self._by_id if version >= 13 else self._by_name).get(topic)  # type: ignore[arg-type]
             answers: list[ProduceResult] = []
-            results.append((topic, answers))
+            if partitions:
+                results.append((topic, answers))
             for index, start, end in partitions:
                 partition = hosted.get(index) if hosted is not None else None
                 try:
-                    if partition is None or partition.topic in INTERNAL_TOPICS:
+                    if partition is None or partition.topic in INTERNAL:
                         partition = self._unusual(topic, index, request)
+                    if version < ZSTD_SINCE:
+                        _check_old_codec(buf, start, end)
                     base_offset, append_time, end_offset = partition.append(buf, view, start, end, wait_for_commit)
                 except KafkaError as error:
                     failed = True
-                    answers.append(self._refusal(index, partition, error))
+                    reason = error
+                    if transactional_id is None and _is_transactional(buf, start, end):
+                        reason = KafkaError(Err.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+                    answers.append(self._refusal(index, partition, reason))
                     continue
                 if wait_for_commit and partition.leader.high_watermark < end_offset:  # type: ignore[union-attr]
                     if waiting is None:
@@ -82,7 +92,7 @@ class ProduceHandler:
     def _unusual(self, topic: str | bytes, index: int, request: Request) -> Partition:
         """Not here, or a topic that only the broker and its tools may write to."""
         partition = self._broker.replicas.find(topic, index)
-        if partition.topic in INTERNAL_TOPICS and request.client_id != ADMIN_CLIENT_ID:
+        if partition.topic in INTERNAL and request.client_id != ADMIN_CLIENT_ID:
             raise KafkaError(Err.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is written by the broker only")
         return partition
 
@@ -92,8 +102,9 @@ class ProduceHandler:
         if error.error in LEADER_MOVED and partition is not None:
             hint = LeaderHint(partition.leader_id, partition.leader_epoch)
         detail = ProduceDetail(error.message, getattr(error, "record_errors", ()), hint)
-        known = partition is not None and error.error in _TELL_LOG_START
-        log_start = partition.log.log_start_offset if known and partition is not None else -1
+        log_start = -1
+        if partition is not None and error.error not in _FOUND_BEFORE and not isinstance(error, NotOneBatch):
+            log_start = partition.log.log_start_offset
         return index, error.error, -1, -1, log_start, detail
 
     def _refuse_all(self, request: Request, topics: list, error: KafkaError) -> Answer:  # type: ignore[type-arg]
@@ -126,17 +137,30 @@ class ProduceHandler:
 
 
 # Errors found while appending tell where the log starts; those found before do not.
-_TELL_LOG_START = frozenset(
+_FOUND_BEFORE = frozenset(
     {
-        Err.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        Err.INVALID_PRODUCER_EPOCH,
-        Err.UNKNOWN_PRODUCER_ID,
-        Err.INVALID_TIMESTAMP,
-        Err.INVALID_RECORD,
-        Err.INVALID_TXN_STATE,
-        Err.NOT_ENOUGH_REPLICAS,
+        Err.UNKNOWN_TOPIC_OR_PARTITION,
+        Err.UNKNOWN_TOPIC_ID,
+        Err.NOT_LEADER_OR_FOLLOWER,
+        Err.INVALID_TOPIC_EXCEPTION,
+        Err.INVALID_REQUIRED_ACKS,
+        Err.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        Err.MESSAGE_TOO_LARGE,
+        Err.CORRUPT_MESSAGE,
+        Err.KAFKA_STORAGE_ERROR,
     }
 )
+
+
+def _is_transactional(buf: bytearray, start: int, end: int) -> bool:
+    return end - start >= HEADER_BYTES and buf[start + MAGIC_AT] == 2 and bool(buf[start + ATTRIBUTES_AT + 1] & TRANSACTIONAL)
+
+
+def _check_old_codec(buf: bytearray, start: int, end: int) -> None:
+    """Before v7 no client knew zstd, so none is to find it in a log."""
+    require_one_batch(buf, start, end)
+    if end - start >= HEADER_BYTES and buf[start + ATTRIBUTES_AT + 1] & CODEC_MASK >= Codec.ZSTD:
+        raise NotOneBatch(Err.UNSUPPORTED_COMPRESSION_TYPE, "this version of Produce knows no such compression")
 
 
 class ProduceWaiter:
