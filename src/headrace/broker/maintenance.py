@@ -40,6 +40,7 @@ class Maintenance:
         self._every("metadata", lambda: METADATA_CHECK_MS, self._broker.node.quorum.maintain)
         self._every("idle", lambda: IDLE_CHECK_MS, self._idle)
         self._every("producers", lambda: config["producer.id.expiration.check.interval.ms"], self._producers)
+        self._every("offsets", lambda: config["offsets.retention.check.interval.ms"], self._broker.groups.expire)
         self._watch_lag()
 
     def stop(self) -> None:

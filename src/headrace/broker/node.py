@@ -82,7 +82,7 @@ class Node:
             node_id=config.node_id,
             config_of=self._log_config,
             make_uuid=self.new_id,
-            open_files_max=_segment_descriptors(),
+            open_files_max=self._broker.descriptors.segments,
             producer_expiration_ms=config["producer.id.expiration.ms"],
         )
         try:
@@ -164,6 +164,7 @@ class Node:
         await self._finalize_groups()
         await unfence(self.quorum, self.controller, config.node_id)
         self._broker.replicas.lead_all(self.image)
+        self._broker.groups.refresh()
 
     async def _finalize_groups(self) -> None:
         """A folder from before groups were served names no level for them: clients of KIP-848 rely on it."""
@@ -274,11 +275,3 @@ def layout_of(config: BrokerConfig) -> Layout:
         config.metadata_log_dir,
         endpoints or ((controller_listener_name(config), LOOPBACK, CONTROLLER_PORT),),
     )
-
-
-def _segment_descriptors() -> int:
-    """A quarter of the descriptors for segments that are only read; the rest for active ones and connections."""
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(128, min(soft // 4, 100_000))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from headrace.broker.connection import Connection
+from headrace.broker.coordinator_runtime import GroupCoordinator
 from headrace.broker.handlers.fetch import FetchHandler
 from headrace.broker.handlers.produce import ProduceHandler
 from headrace.broker.handlers.registry import HANDLERS
@@ -41,6 +42,9 @@ from headrace.storage.manager import LogManager
 logger = logging.getLogger("headrace.server")
 
 SWITCH_SECONDS = 0.001
+DESCRIPTORS_MAX = 1_000_000
+DESCRIPTORS_SPARE = 200
+"""For the metadata log, checkpoints, listeners and libraries."""
 DRAIN_SECONDS = 10.0
 """How long a stop waits for requests in flight."""
 
@@ -110,8 +114,9 @@ class Broker:
         self.settings = Settings(config["socket.request.max.bytes"], config["fetch.max.bytes"])
         self.metrics = Metrics()
         self.budget = MemoryBudget(_memory_budget(config))
+        self.descriptors = Descriptors.take()
         self.connection_limits = ConnectionLimits(
-            config["max.connections"], config["max.connections.per.ip"], config.max_connections_per_ip_overrides
+            min(config["max.connections"], self.descriptors.connections), config["max.connections.per.ip"], config.max_connections_per_ip_overrides
         )
         self.connections: dict[Connection, None] = {}  # a set's order would not be repeatable
         self.wheel = TimerWheel(runtime.loop, runtime.clock)
@@ -130,6 +135,7 @@ class Broker:
             run_in_thread=runtime.run_in_thread,
         )
         self.replicas = Replicas(self, self.environment)
+        self.groups = GroupCoordinator(self)
         self.node = Node(self)
         self.maintenance = Maintenance(self)
         self.listeners: list[Listener] = []
@@ -176,7 +182,6 @@ class Broker:
     # ---- life
 
     async def start(self) -> None:
-        _raise_descriptor_limit()
         await self.node.open()
         router = Router(
             self,
@@ -221,7 +226,8 @@ class Broker:
         self.wheel.close()
 
     async def _drain(self) -> None:
-        """Give waiting requests a moment; long polls need not run out."""
+        """Give waiting requests a moment; long polls need not run out, nor rebalances."""
+        self.groups.close()
         for partition in self.replicas:
             for waiter in list(partition.fetch_waiters):
                 waiter.expire()
@@ -244,6 +250,7 @@ class Broker:
         if any(kind == BROKER_CONFIG for kind, _ in delta.configs):
             self._reconfigure(image)
         self.replicas.apply(delta, image)
+        self.groups.metadata_changed(delta, image)
 
     def _reconfigure(self, image: Image) -> None:
         self.config = self.config.with_dynamic(
@@ -252,7 +259,7 @@ class Broker:
         for name, reason in self.config.ignored.items():
             logger.warning("dynamic option %s is ignored: %s", name, reason)
         self.settings = Settings(self.config["socket.request.max.bytes"], self.config["fetch.max.bytes"])
-        self.connection_limits.total = self.config["max.connections"]
+        self.connection_limits.total = min(self.config["max.connections"], self.descriptors.connections)
         self.connection_limits.per_address = self.config["max.connections.per.ip"]
         self.connection_limits.overrides = self.config.max_connections_per_ip_overrides
         for topic in list(self.replicas.by_name):
@@ -273,6 +280,7 @@ class Broker:
     def dir_failed(self, log: Log, error: OSError) -> None:
         """A write or fsync failed: the directory is offline until a restart, the others serve on."""
         self.node.dir_failed(log, error)
+        self.groups.refresh_soon()
 
     # ---- metrics
 
@@ -341,7 +349,20 @@ def _memory_budget(config: BrokerConfig) -> int:
     return max(256 << 20, int(total) // 8)
 
 
-def _raise_descriptor_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+class Descriptors(NamedTuple):
+    """How the file descriptors that the system grants are shared out."""
+
+    segments: int
+    connections: int
+
+    @staticmethod
+    def take() -> "Descriptors":
+        """Raise the soft limit to the hard one and divide it, some left for all the rest."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        granted = hard if hard != resource.RLIM_INFINITY else DESCRIPTORS_MAX
+        granted = max(min(granted, DESCRIPTORS_MAX) - DESCRIPTORS_SPARE, 256)
+        # A segment that has to be opened again costs more than a connection refused costs anybody.
+        segments = granted * 6 // 10
+        return Descriptors(segments, granted - segments)

@@ -5,6 +5,8 @@ DeleteTopics v1-6. v6: by id. CreatePartitions v0-3. All three: validation and r
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Request
+from headrace.broker.coordinator_runtime import OFFSETS_TOPIC
+from headrace.broker.coordinator_topic import offsets_topic
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 
@@ -81,7 +83,9 @@ async def auto_create(broker: "Broker", names: list[str]) -> dict[str, int]:
     """Create topics that a client asked about. Returns errors by name, of those that could not be."""
     wanted = m.CreateTopicsRequest(
         topics=[
-            m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+            offsets_topic(broker)
+            if name == OFFSETS_TOPIC
+            else m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
             for name in dict.fromkeys(names)
         ]
     )

@@ -1,0 +1,297 @@
+"""One shard of the group coordinator at work: runs its decisions, writes their records, answers when they are committed.
+
+All writes of one turn of the loop go out as one batch, and are made durable together. An answer leaves once everything
+the shard knew when it decided is below the high watermark. If an append fails, the shard has decided on what never was:
+it is dropped and loaded again from the log.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Hashable
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.coordinator_timers import TimerSet
+from headrace.broker.partition import Partition
+from headrace.broker.waiters import Bucket
+from headrace.coordinator.outcome import Cancel, Context, Outcome, Promise, Record
+from headrace.coordinator.records import batch_bytes
+from headrace.coordinator.shard import GroupShard
+from headrace.coordinator.shard_requests import refusal
+from headrace.errors import Err, KafkaError
+from headrace.records.builder import BatchBuilder
+
+if TYPE_CHECKING:
+    from headrace.broker.coordinator_runtime import GroupCoordinator
+
+logger = logging.getLogger("headrace.coordinator")
+
+Done = Callable[[Any], None]
+"""Takes the response of a request that had to wait."""
+Refuse = Callable[[Err], Any]
+"""The response that says why there is none."""
+Waiting = tuple[Refuse, Done]
+Decision = Callable[[Any, Context, int], Outcome]
+
+
+class State(Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class Batch:
+    """Records of one turn of the loop, and the answers that wait for them."""
+
+    __slots__ = ("answers", "bucket", "builder", "end_offset", "host", "timestamp_ms")
+
+    def __init__(self, host: "ShardHost", builder: BatchBuilder, timestamp_ms: int) -> None:
+        self.host = host
+        self.builder = builder
+        self.timestamp_ms = timestamp_ms
+        self.end_offset = -1
+        self.answers: list[tuple[Refuse, Done, Any]] = []
+        self.bucket: Bucket | None = None
+
+    def committed(self) -> None:
+        self.host.batch_committed(self)
+
+    def expire(self) -> None:
+        """offsets.commit.timeout.ms: the records may yet be committed, but nobody is kept waiting."""
+        answers, self.answers = self.answers, []
+        for refuse, done, _ in answers:
+            done(refuse(Err.REQUEST_TIMED_OUT))
+
+
+class ShardHost:
+    """One partition of `__consumer_offsets` that this broker leads."""
+
+    def __init__(self, coordinator: "GroupCoordinator", partition: Partition) -> None:
+        self.coordinator = coordinator
+        self.partition = partition
+        self.state = State.LOADING
+        self.shard: GroupShard
+        self.timers = TimerSet(coordinator.timers, self._timer_due)
+        self._written_end = 0
+        self._pending: Batch | None = None
+        self._in_flight: deque[Batch] = deque()
+
+    # ---- life
+
+    def activate(self, shard: GroupShard) -> None:
+        """The shard has seen the whole log: serve. Raises what the shard raises; the host is to be closed then."""
+        self.shard = shard
+        self._written_end = self.partition.log.end_offset
+        self.state = State.ACTIVE
+        shard.advance(self.partition.high_watermark)
+        # The cluster may have changed during a long load.
+        self._settle(shard.on_metadata(self.coordinator.image, self.coordinator.wall_ms()), _nobody, _nobody)
+        self._settle(shard.loaded(self.coordinator.wall_ms()), _nobody, _nobody)
+
+    def close(self, error: Err, state: State = State.CLOSED) -> None:
+        """Stop serving; whoever waits is told why. Safe to call twice."""
+        was_active, self.state = self.state is State.ACTIVE, state
+        self.timers.clear()
+        batches = list(self._in_flight)
+        self._in_flight.clear()
+        if self._pending is not None:
+            batches.append(self._pending)
+            self._pending = None
+        deliver = self.coordinator.deliver
+        for batch in batches:
+            self.coordinator.wheel.remove(batch)
+            for refuse, done, _ in batch.answers:
+                deliver(partial(done, refuse(error)))
+        if was_active:
+            self._refuse_promises(self.shard.unload(), error)
+
+    def drain(self, error: Err) -> None:
+        """The broker stops: nothing new is decided, what was written is still answered."""
+        self.timers.clear()
+        self._flush()
+        if self.state is State.ACTIVE:
+            self._refuse_promises(self.shard.unload(), error)
+
+    def _refuse_promises(self, promises: list[Promise], error: Err) -> None:
+        for promise in promises:
+            if promise.waiter is not None:
+                refuse, done = promise.waiter
+                promise.waiter = None
+                self.coordinator.deliver(partial(done, refuse(error)))
+
+    def available(self) -> GroupShard:
+        """The shard, or the reason why it cannot be asked now."""
+        if self.state is State.ACTIVE:
+            return self.shard
+        raise KafkaError(Err.COORDINATOR_LOAD_IN_PROGRESS if self.state is State.LOADING else Err.NOT_COORDINATOR)
+
+    # ---- deciding
+
+    def run(self, decision: Decision, message: Any, context: Context, done: Done) -> Any:
+        """Decide on a request: its response, or None, and `done` is called with it later."""
+        try:
+            outcome = decision(message, context, self.coordinator.wall_ms())
+        except Exception:
+            self._broken(getattr(decision, "__name__", "a request"))
+            return refusal(message, Err.UNKNOWN_SERVER_ERROR, context.version)
+        version = context.version
+        return self._settle(outcome, lambda error: refusal(message, error, version), done)
+
+    def ask(self, decision: Callable[[int], Outcome], refuse: Refuse, done: Done) -> Any:
+        """Like `run`, for a decision that is part of a request about several groups."""
+        try:
+            outcome = decision(self.coordinator.wall_ms())
+        except Exception:
+            self._broken(getattr(decision, "__name__", "a request"))
+            return refuse(Err.UNKNOWN_SERVER_ERROR)
+        return self._settle(outcome, refuse, done)
+
+    def decide(self, decision: Callable[[int], Outcome]) -> Any:
+        """A decision of the coordinator's own: a timer, an expiry, a change of the cluster. Returns its response."""
+        if self.state is not State.ACTIVE:
+            return None
+        try:
+            outcome = decision(self.coordinator.wall_ms())
+        except Exception:
+            self._broken(getattr(decision, "__name__", "a decision"))
+            return None
+        self._settle(outcome, _nobody, _nobody)
+        return outcome.response
+
+    def when_committed(self, response: Any, refuse: Refuse, done: Done) -> Any:
+        """`response` now if all that was written is committed, else None, and `done` is called then."""
+        batch = self._last_batch()
+        if batch is None:
+            return response
+        batch.answers.append((refuse, done, response))
+        return None
+
+    def _timer_due(self, key: Hashable) -> None:
+        self.decide(partial(self.shard.timeout, key))
+
+    def _settle(self, outcome: Outcome, refuse: Refuse, done: Done) -> Any:
+        response = outcome.response
+        if outcome.records:
+            if outcome.revocable and outcome.atomic and batch_bytes(outcome.records) > self._limit_bytes():
+                return refuse(Err.MESSAGE_TOO_LARGE)
+            self._write(outcome.records)
+            if self.state is not State.ACTIVE:
+                self._refuse_promises(outcome.completed, Err.COORDINATOR_NOT_AVAILABLE)
+                return refuse(Err.COORDINATOR_NOT_AVAILABLE)
+        for timer in outcome.timers:
+            if isinstance(timer, Cancel):
+                self.timers.cancel(timer.key)
+            else:
+                self.timers.arm(timer.key, timer.delay_ms)
+        if isinstance(response, Promise):
+            response.waiter = refuse, done
+            response = None
+        batch = self._last_batch()
+        for promise in outcome.completed:
+            if promise.waiter is None:
+                continue
+            waiting: Waiting = promise.waiter
+            promise.waiter = None
+            if batch is None:
+                # Not from within a decision: an answer lets its connection go on to the next one.
+                self.coordinator.deliver(partial(waiting[1], promise.response))
+            else:
+                batch.answers.append((*waiting, promise.response))
+        if response is None or batch is None:
+            return response
+        if done is not _nobody:
+            batch.answers.append((refuse, done, response))
+        return None
+
+    def _last_batch(self) -> Batch | None:
+        """What the latest decision waits for; None when all that was written is committed."""
+        if self._pending is not None:
+            return self._pending
+        return self._in_flight[-1] if self._in_flight else None
+
+    def _broken(self, what: str) -> None:
+        """A mistake of ours in the middle of a decision: what the shard holds in memory cannot be trusted any more."""
+        logger.exception("%s: %s failed; loading the shard again", self.partition, what)
+        self._reload(Err.COORDINATOR_NOT_AVAILABLE)
+
+    # ---- writing
+
+    def _limit_bytes(self) -> int:
+        return self.partition.log.config.max_message_bytes
+
+    def _write(self, records: list[Record]) -> None:
+        """Apply records and put them in the batch of this turn, all of them in one if they fit.
+
+        An append that is needed to make room may fail: the host is closed then.
+        """
+        limit_bytes = self._limit_bytes()
+        batch = self._pending
+        if batch is not None and batch.builder.size_bytes + batch_bytes(records) > limit_bytes:
+            self._flush()
+            batch = None
+        for record in records:
+            if batch is None or batch.builder.size_bytes + batch_bytes((record,)) > limit_bytes:
+                batch = self._new_batch()
+            if self.state is not State.ACTIVE:
+                return
+            self.shard.apply(self._written_end, -1, -1, record)
+            batch.builder.append(batch.timestamp_ms, record.key, record.value)
+            self._written_end += 1
+
+    def _new_batch(self) -> Batch:
+        if self._pending is not None:
+            self._flush()
+        else:
+            self.coordinator.loop.call_soon(self._flush)
+        builder = BatchBuilder(compression=self.coordinator.compression)
+        self._pending = batch = Batch(self, builder, self.coordinator.wall_ms())
+        return batch
+
+    def _flush(self) -> None:
+        """Append what this turn of the loop has decided."""
+        batch, self._pending = self._pending, None
+        if batch is None or self.state is not State.ACTIVE:
+            return
+        count = batch.builder.count
+        try:
+            if self.partition.log.end_offset + count != self._written_end:
+                raise KafkaError(Err.NOT_LEADER_OR_FOLLOWER, "something else was written to the partition")
+            data = bytearray(batch.builder.build())
+            batch.end_offset = self.partition.append_own(data, count, batch.timestamp_ms)
+        except KafkaError as error:
+            self._pending = batch
+            logger.error("%s: cannot write %d records: %s; loading the shard again", self.partition, count, error)
+            self._reload(error.error)
+            return
+        self._in_flight.append(batch)
+        self.partition.ack_waiters.append((batch.end_offset, batch))
+        self.coordinator.wheel.add(batch, self.coordinator.commit_timeout_ms)
+
+    def _reload(self, error: Err) -> None:
+        self.close(error)
+        self.coordinator.reload(self)
+
+    # ---- committing
+
+    def batch_committed(self, batch: Batch) -> None:
+        """The high watermark has passed `batch`, or the partition is led here no more."""
+        if self.state is not State.ACTIVE:
+            return
+        partition = self.partition
+        if partition.leader is None or partition.leader.high_watermark < batch.end_offset:
+            self.close(Err.NOT_COORDINATOR)
+            self.coordinator.refresh_soon()
+            return
+        self.coordinator.wheel.remove(batch)
+        in_flight = self._in_flight
+        while in_flight and in_flight[0].end_offset <= batch.end_offset:
+            in_flight.popleft()
+        self.shard.advance(partition.leader.high_watermark)
+        for _, done, response in batch.answers:
+            done(response)
+
+
+def _nobody(_: Any) -> None:
+    """Takes the response of a decision that nobody has asked for."""

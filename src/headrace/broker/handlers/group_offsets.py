@@ -1,0 +1,258 @@
+"""Offsets of groups.
+
+OffsetCommit v2-10. v5: no retention of its own. v6: leader epochs. v7: group instance ids. v10: topic ids only.
+OffsetFetch v1-10. v2: all topics, one error for all. v7: require stable. v8: several groups. v9: member epochs.
+v10: topic ids only. OffsetDelete v0.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.connection import Request
+from headrace.broker.handlers.group_requests import Gathering, later, one_group
+from headrace.coordinator.shard_requests import fetch_refusal
+from headrace.errors import Err, KafkaError
+from headrace.metadata.image import Image
+from headrace.protocol import messages as m
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+BY_ID = 10
+"""The first version of OffsetCommit and OffsetFetch that names topics by id."""
+SEVERAL_GROUPS = 8
+NO_OFFSET, NO_EPOCH, NO_METADATA = -1, -1, ""
+ZERO_ID = bytes(16)
+
+
+# ---- OffsetCommit
+
+
+def offset_commit(
+    broker: "Broker", request: Request, message: m.OffsetCommitRequest
+) -> m.OffsetCommitResponse | None:
+    R = m.OffsetCommitResponse
+    by_id = request.version >= BY_ID
+    refused: list[Any] = []
+    known: list[Any] = []
+    for topic in message.topics:
+        partitions = _known_partitions(broker.image, topic, by_id)
+        if partitions is not None and all(asked.partition_index in partitions for asked in topic.partitions):
+            known.append(topic)
+            continue
+        error = Err.UNKNOWN_TOPIC_ID if partitions is None and by_id else Err.UNKNOWN_TOPIC_OR_PARTITION
+        answers = []
+        kept = []
+        for asked in topic.partitions:
+            if partitions is not None and asked.partition_index in partitions:
+                kept.append(asked)
+            else:
+                answers.append(
+                    R.OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=error)
+                )
+        refused.append(R.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
+        if kept:
+            topic.partitions = kept
+            known.append(topic)
+    if refused:
+        if not known:
+            return R(topics=refused)
+        message.topics = known
+    merge = partial(_merged_commits, refused) if refused else None
+    answer: m.OffsetCommitResponse | None = _merging(broker, request, message, merge, "offset_commit")
+    return answer
+
+
+def _known_partitions(image: Image, topic: Any, by_id: bool) -> Any:
+    """The partitions of the topic meant; its name and id are filled in from each other. None: there is no such topic."""
+    if by_id:
+        found = image.topics.get(topic.topic_id)
+        if found is None:
+            return None
+        topic.name = found.name
+    else:
+        found = image.topic_named(topic.name)
+        if found is None:
+            return None
+        topic.topic_id = found.id
+    return found.partitions
+
+
+def _merged_commits(refused: list[Any], response: m.OffsetCommitResponse) -> m.OffsetCommitResponse:
+    """Join what was refused here and what the shard answered, topic by topic."""
+    topics = {topic.name or topic.topic_id: topic for topic in refused}
+    for topic in response.topics:
+        earlier = topics.setdefault(topic.name, topic)
+        if earlier is not topic:
+            earlier.partitions += topic.partitions
+    response.topics = list(topics.values())
+    return response
+
+
+def _merging(
+    broker: "Broker", request: Request, message: Any, merge: Callable[[Any], Any] | None, decision: str
+) -> Any:
+    """Have the shard decide, and put what was refused before into its answer."""
+    answer = later(request)
+
+    def finished(response: Any) -> None:
+        answer(response if merge is None else merge(response))
+
+    response = one_group(broker, request, message, lambda host: getattr(host.shard, decision), finished)
+    return response if response is None or merge is None else merge(response)
+
+
+# ---- OffsetDelete
+
+
+def offset_delete(
+    broker: "Broker", request: Request, message: m.OffsetDeleteRequest
+) -> m.OffsetDeleteResponse | None:
+    R = m.OffsetDeleteResponse
+    refused: list[Any] = []
+    known: list[Any] = []
+    for topic in message.topics:
+        found = broker.image.topic_named(topic.name)
+        kept, answers = [], []
+        for asked in topic.partitions:
+            if found is not None and asked.partition_index in found.partitions:
+                kept.append(asked)
+            else:
+                answers.append(
+                    R.OffsetDeleteResponsePartition(
+                        partition_index=asked.partition_index, error_code=Err.UNKNOWN_TOPIC_OR_PARTITION
+                    )
+                )
+        if answers:
+            refused.append(R.OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
+        if kept:
+            topic.partitions = kept
+            known.append(topic)
+    message.topics = known
+    merge = partial(_merged_deletions, refused)
+    answer: m.OffsetDeleteResponse | None = _merging(
+        broker, request, message, merge if refused else None, "offset_delete"
+    )
+    return answer
+
+
+def _merged_deletions(refused: list[Any], response: m.OffsetDeleteResponse) -> m.OffsetDeleteResponse:
+    if response.error_code:
+        return response
+    topics = {topic.name: topic for topic in refused}
+    for topic in response.topics:
+        earlier = topics.setdefault(topic.name, topic)
+        if earlier is not topic:
+            earlier.partitions += topic.partitions
+    response.topics = list(topics.values())
+    return response
+
+
+# ---- OffsetFetch
+
+
+def offset_fetch(
+    broker: "Broker", request: Request, message: m.OffsetFetchRequest
+) -> m.OffsetFetchResponse | None:
+    R, Q = m.OffsetFetchResponse, m.OffsetFetchRequest
+    version = request.version
+    if version >= SEVERAL_GROUPS:
+        groups = message.groups
+    else:
+        topics = None
+        if message.topics is not None:
+            topics = [
+                Q.OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+                for topic in message.topics
+            ]
+        groups = [Q.OffsetFetchRequestGroup(group_id=message.group_id, topics=topics)]
+
+    def finish(parts: list[Any]) -> m.OffsetFetchResponse:
+        return R(groups=parts) if version >= SEVERAL_GROUPS else _flat(parts[0])
+
+    gathering: Gathering[Any] = Gathering(len(groups), finish, later(request))
+    for at, group in enumerate(groups):
+        gathering.take(at, _fetch(broker, version, group, message.require_stable, partial(gathering.put, at)))
+    answer: m.OffsetFetchResponse | None = gathering.result()
+    return answer
+
+
+def _fetch(
+    broker: "Broker", version: int, group: Any, require_stable: bool, done: Callable[[Any], None]
+) -> Any:
+    def refuse(error: Err) -> Any:
+        return fetch_refusal(group, error, version)
+
+    by_id = version >= BY_ID
+    unknown = _resolve_ids(broker.image, group) if by_id and group.topics is not None else []
+    try:
+        host = broker.groups.host(group.group_id)
+        found = host.shard.fetch_offsets(group, require_stable, version)
+    except KafkaError as error:
+        return refuse(error.error)
+    if by_id and not found.error_code:
+        _fill_ids(broker.image, found)
+        found.topics += unknown
+    return host.when_committed(found, refuse, done) if require_stable else found
+
+
+def _resolve_ids(image: Image, group: Any) -> list[Any]:
+    """Give topics their names; those that do not exist are taken out and answered here."""
+    R = m.OffsetFetchResponse
+    known, unknown = [], []
+    for topic in group.topics:
+        found = image.topics.get(topic.topic_id)
+        if found is not None:
+            topic.name = found.name
+            known.append(topic)
+            continue
+        unknown.append(
+            R.OffsetFetchResponseTopics(
+                topic_id=topic.topic_id,
+                partitions=[
+                    R.OffsetFetchResponsePartitions(
+                        partition_index=index,
+                        committed_offset=NO_OFFSET,
+                        committed_leader_epoch=NO_EPOCH,
+                        metadata=NO_METADATA,
+                        error_code=Err.UNKNOWN_TOPIC_ID,
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+        )
+    group.topics = known
+    return unknown
+
+
+def _fill_ids(image: Image, found: Any) -> None:
+    """Name topics by id; one that has none any more cannot be named at all."""
+    for topic in found.topics:
+        if topic.topic_id == ZERO_ID:
+            topic.topic_id = image.topic_ids.get(topic.name, ZERO_ID)
+    found.topics = [topic for topic in found.topics if topic.topic_id != ZERO_ID]
+
+
+def _flat(found: Any) -> m.OffsetFetchResponse:
+    """The answer of versions that know one group only."""
+    R = m.OffsetFetchResponse
+    return R(
+        error_code=found.error_code,
+        topics=[
+            R.OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    R.OffsetFetchResponsePartition(
+                        partition_index=part.partition_index,
+                        committed_offset=part.committed_offset,
+                        committed_leader_epoch=part.committed_leader_epoch,
+                        metadata=part.metadata,
+                        error_code=part.error_code,
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in found.topics
+        ],
+    )

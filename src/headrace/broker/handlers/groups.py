@@ -1,0 +1,116 @@
+"""Members of groups, and looking at groups.
+
+JoinGroup v0-9. v4: a member id must be asked for first (KIP-394). v5: group instance ids (KIP-345). v8: reason.
+v9: the leader may be told to skip its assignment (KIP-814). SyncGroup v0-5. Heartbeat v0-4. LeaveGroup v0-5 (v3: several
+members at once). ConsumerGroupHeartbeat v0-1 and ConsumerGroupDescribe v0-1 (KIP-848).
+DescribeGroups v0-6 (v6: GROUP_ID_NOT_FOUND). ListGroups v0-5 (v4: states, v5: types). DeleteGroups v0-2.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.connection import Request
+from headrace.broker.coordinator_host import State
+from headrace.broker.handlers.group_requests import Gathering, by_host, later, one_group
+from headrace.coordinator.shard_requests import consumer_describe_refusals, delete_refusals, describe_refusals
+from headrace.errors import Err
+from headrace.protocol import messages as m
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS: all that there is for a group."""
+
+
+def join_group(broker: "Broker", request: Request, message: m.JoinGroupRequest) -> m.JoinGroupResponse | None:
+    answer: m.JoinGroupResponse | None = one_group(broker, request, message, lambda host: host.shard.join_group)
+    return answer
+
+
+def sync_group(broker: "Broker", request: Request, message: m.SyncGroupRequest) -> m.SyncGroupResponse | None:
+    answer: m.SyncGroupResponse | None = one_group(broker, request, message, lambda host: host.shard.sync_group)
+    return answer
+
+
+def heartbeat(broker: "Broker", request: Request, message: m.HeartbeatRequest) -> m.HeartbeatResponse | None:
+    answer: m.HeartbeatResponse | None = one_group(broker, request, message, lambda host: host.shard.heartbeat)
+    return answer
+
+
+def leave_group(broker: "Broker", request: Request, message: m.LeaveGroupRequest) -> m.LeaveGroupResponse | None:
+    answer: m.LeaveGroupResponse | None = one_group(broker, request, message, lambda host: host.shard.leave_group)
+    return answer
+
+
+def consumer_group_heartbeat(
+    broker: "Broker", request: Request, message: m.ConsumerGroupHeartbeatRequest
+) -> m.ConsumerGroupHeartbeatResponse | None:
+    answer: m.ConsumerGroupHeartbeatResponse | None = one_group(
+        broker, request, message, lambda host: host.shard.consumer_group_heartbeat
+    )
+    return answer
+
+
+# ---- looking
+
+
+def describe_groups(
+    broker: "Broker", request: Request, message: m.DescribeGroupsRequest
+) -> m.DescribeGroupsResponse:
+    R = m.DescribeGroupsResponse
+    hosted, refused = by_host(broker, message.groups)
+    found = {group_id: describe_refusals([group_id], error)[0] for group_id, error in refused}
+    for host, group_ids in hosted.items():
+        for group in host.shard.describe_groups(group_ids, request.version):
+            if message.include_authorized_operations and not group.error_code:
+                group.authorized_operations = GROUP_OPERATIONS
+            found[group.group_id] = group
+    return R(groups=[found[group_id] for group_id in message.groups])
+
+
+def consumer_group_describe(
+    broker: "Broker", request: Request, message: m.ConsumerGroupDescribeRequest
+) -> m.ConsumerGroupDescribeResponse:
+    R = m.ConsumerGroupDescribeResponse
+    if not broker.groups.shard_config.consumer_protocol_enabled:
+        return R(groups=consumer_describe_refusals(message.group_ids, Err.UNSUPPORTED_VERSION))
+    hosted, refused = by_host(broker, message.group_ids)
+    found = {group_id: consumer_describe_refusals([group_id], error)[0] for group_id, error in refused}
+    for host, group_ids in hosted.items():
+        for group in host.shard.consumer_group_describe(group_ids):
+            if message.include_authorized_operations and not group.error_code:
+                group.authorized_operations = GROUP_OPERATIONS
+            found[group.group_id] = group
+    return R(groups=[found[group_id] for group_id in message.group_ids])
+
+
+def list_groups(broker: "Broker", request: Request, message: m.ListGroupsRequest) -> m.ListGroupsResponse:
+    R = m.ListGroupsResponse
+    if any(host.state is State.LOADING for host in broker.groups.hosts.values()):
+        return R(error_code=Err.COORDINATOR_LOAD_IN_PROGRESS)
+    response = R()
+    for host in broker.groups.active():
+        response.groups += host.shard.list_groups(message.states_filter, message.types_filter)
+    return response
+
+
+# ---- deleting
+
+
+def delete_groups(
+    broker: "Broker", request: Request, message: m.DeleteGroupsRequest
+) -> m.DeleteGroupsResponse | None:
+    R = m.DeleteGroupsResponse
+    hosted, refused = by_host(broker, dict.fromkeys(message.groups_names))
+    first = [result for group_id, error in refused for result in delete_refusals([group_id], error)]
+
+    def finish(parts: list[list[Any]]) -> m.DeleteGroupsResponse:
+        return R(results=first + [result for part in parts for result in part])
+
+    gathering: Gathering[list[Any]] = Gathering(len(hosted), finish, later(request))
+    for at, (host, group_ids) in enumerate(hosted.items()):
+        decision = partial(host.shard.delete_groups, group_ids)
+        gathering.take(at, host.ask(decision, partial(delete_refusals, group_ids), partial(gathering.put, at)))
+    answer: m.DeleteGroupsResponse | None = gathering.result()
+    return answer
