@@ -121,3 +121,25 @@ async def _partitions_that_accept(workload: Workload) -> list[int]:
                 continue
             accepted.append(partition)
     return accepted
+
+
+def test_unreadable_partition_says_so_and_the_others_are_read() -> None:
+    async def main(world: World) -> None:
+        node, workload = await started(world, OPTIONS, {}, {})
+        async with clients(workload, 2):
+            await asyncio.sleep(1)
+        await node.stop()
+        await node.start()
+        node.disk.fail("read", errno.EIO, path="*/t-0/*.log", times=None)
+        async with Cluster(BOOTSTRAP, retry_timeout_s=0.0) as cluster:
+            with pytest.raises(RequestFailed) as caught:
+                await raw.fetch(cluster, OPTIONS.topic, 0, 0)
+            assert caught.value.error is Err.KAFKA_STORAGE_ERROR
+            assert (await raw.fetch(cluster, OPTIONS.topic, 1, 0)).records
+        node.disk.faults.clear()
+        await node.stop()
+        await node.start()
+        (await verdict(workload, [])).assert_good(4)
+
+    with World(4) as world:
+        world.run(main(world))

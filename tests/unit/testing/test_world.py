@@ -185,6 +185,33 @@ def test_start_that_fails_reports_why_and_can_be_repeated() -> None:
         world.run(main())
 
 
+def test_process_that_gives_up_ends_itself() -> None:
+    async def quitter(runtime: SimRuntime) -> Stop:
+        async def give_up() -> None:
+            await asyncio.sleep(5)
+            runtime.disk.replace_bytes("/note", b"gave up")
+            runtime.exit()
+
+        task = asyncio.create_task(give_up())
+
+        async def stop() -> None:
+            task.cancel()
+
+        return stop
+
+    async def main() -> None:
+        node = world.node("n1")
+        await node.start(quitter)
+        await node.died()
+        assert 5 <= world.loop.time() < 6
+        assert not node.running
+        assert node.disk.read_bytes("/note") == b"gave up"
+        await node.start()
+
+    with World(6) as world:
+        world.run(main())
+
+
 def test_paused_node_answers_after_it_is_resumed() -> None:
     async def main() -> None:
         node = world.node("n1")
