@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from headrace.config import LogConfig
 from headrace.replication.producers import ProducerStates
+from headrace.storage.checkpointing import CheckpointFiles, DirCheckpoint
 from headrace.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
@@ -25,7 +26,6 @@ from headrace.storage.checkpoints import (
     decode_clean_shutdown,
     decode_offsets,
     encode_clean_shutdown,
-    encode_offsets,
     encode_uuid,
 )
 from headrace.storage.files import Disk, make_durable_dirs
@@ -70,18 +70,20 @@ class LogDir:
     logs: set[Log] = field(default_factory=set)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     """As checkpointed by the last life."""
+    unopened: "dict[TopicPartition, _ToLoad]" = field(default_factory=dict)
+    """Logs that could not be opened: what is checkpointed of them stays, for the start that can."""
+    checkpoints: CheckpointFiles = field(init=False)
 
 
 @dataclass(slots=True)
 class CheckpointPlan:
     """Checkpoint files as they should be now. Taken on the loop, run in a thread."""
 
-    disk: Disk
-    files: list[tuple[str, bytes]]
+    dirs: list[DirCheckpoint]
 
     def run(self) -> None:
-        for path, data in self.files:
-            self.disk.replace_bytes(path, data)
+        for log_dir in self.dirs:
+            log_dir.run()
 
 
 class _ToLoad(NamedTuple):
@@ -112,6 +114,8 @@ class LogManager:
         self.disk = disk
         self.pool = FilePool(disk, open_files_max)
         self.dirs = [LogDir(path.rstrip("/")) for path in log_dirs]
+        for log_dir in self.dirs:
+            log_dir.checkpoints = CheckpointFiles(disk, log_dir.path)
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.config_of = config_of
@@ -235,6 +239,7 @@ class LogManager:
         recovery_points = self._read_offsets(log_dir, RECOVERY_POINTS)
         log_starts = self._read_offsets(log_dir, LOG_STARTS)
         log_dir.high_watermarks = self._read_offsets(log_dir, HIGH_WATERMARKS)
+        log_dir.checkpoints.loaded(recovery_points, log_starts, log_dir.high_watermarks)
         work = []
         for name in self.disk.list(log_dir.path):
             folder = f"{log_dir.path}/{name}"
@@ -287,6 +292,7 @@ class LogManager:
             )
         except (OSError, OldFormat, CorruptSegment) as error:
             self.offline[partition] = str(error)
+            item.log_dir.unopened[partition] = item
             self.notes.append(f"{topic}-{number} is offline: {error}")
             return
         self.notes.extend(log.recovery.lines)
@@ -326,6 +332,10 @@ class LogManager:
         if not candidates:
             raise OSError(f"no usable log dir for {topic}-{partition}")
         log_dir = min(candidates, key=lambda candidate: len(candidate.logs))
+        if log_dir.checkpoints.names((topic, partition)):
+            # Of a log that had this name before. After a crash its start would be taken for this one's.
+            log_dir.high_watermarks.pop((topic, partition), None)
+            self._checkpoint([log_dir], None).run()
         log = Log.open(
             self.disk,
             f"{log_dir.path}/{topic}-{partition}",
@@ -396,18 +406,18 @@ class LogManager:
     # -- checkpoints and the end
 
     def checkpoint_plan(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> CheckpointPlan:
-        """All checkpoints of all dirs as of now. Without high watermarks, those stay as they are."""
+        """All checkpoints of all dirs as of now. Without high watermarks, those last given stay."""
         return self._checkpoint(self.live_dirs(), high_watermarks)
 
     def _checkpoint(
         self, log_dirs: Iterable[LogDir], high_watermarks: Mapping[TopicPartition, int] | None
     ) -> CheckpointPlan:
-        files = []
+        plans = []
         for log_dir in log_dirs:
             if log_dir.failed is not None:
                 continue
-            recovery_points = {}
-            log_starts = {}
+            recovery_points = {key: item.recovery_point for key, item in log_dir.unopened.items()}
+            log_starts = {key: item.log_start for key, item in log_dir.unopened.items() if item.log_start}
             for log in log_dir.logs:
                 key = log.topic, log.partition
                 recovery_points[key] = log.recovery_point
@@ -415,11 +425,8 @@ class LogManager:
                     log_starts[key] = log.log_start_offset
                 if high_watermarks is not None and key in high_watermarks:
                     log_dir.high_watermarks[key] = high_watermarks[key]
-            files.append((f"{log_dir.path}/{RECOVERY_POINTS}", encode_offsets(recovery_points)))
-            files.append((f"{log_dir.path}/{LOG_STARTS}", encode_offsets(log_starts)))
-            if high_watermarks is not None:
-                files.append((f"{log_dir.path}/{HIGH_WATERMARKS}", encode_offsets(log_dir.high_watermarks)))
-        return CheckpointPlan(self.disk, files)
+            plans.append(log_dir.checkpoints.plan(recovery_points, log_starts, log_dir.high_watermarks))
+        return CheckpointPlan(plans)
 
     def close(
         self,
@@ -435,8 +442,10 @@ class LogManager:
                 try:
                     self._close_logs(log_dir, run_all or _run_in_turn)
                     self._checkpoint([log_dir], high_watermarks).run()
-                    marker = encode_clean_shutdown(broker_epoch)
-                    self.disk.replace_bytes(f"{log_dir.path}/{CLEAN_SHUTDOWN}", marker)
+                    if not log_dir.unopened:
+                        # The mark speaks for every log of the dir, and nobody has looked at those.
+                        marker = encode_clean_shutdown(broker_epoch)
+                        self.disk.replace_bytes(f"{log_dir.path}/{CLEAN_SHUTDOWN}", marker)
                 except OSError as error:
                     self.notes.append(f"{log_dir.path} could not be closed in order: {error}")
             for log in log_dir.logs:

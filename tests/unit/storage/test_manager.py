@@ -296,3 +296,60 @@ def test_on_the_real_disk(tmp_path) -> None:
     assert [done for done, _, _ in again.load(1000)] == [0, 1, 2, 3, 4]
     assert len(again.logs) == 4 and again.notes == []
     again.close()
+
+
+def test_checkpoints_that_run_in_another_order_leave_the_latest(disk: MemoryDisk) -> None:
+    """Each is taken on the loop and written by some thread; an answer may rest on the later one."""
+    made = manager(disk)
+    log = made.create("t", 0, TOPIC_ID, 1000)
+    for _ in range(5):
+        append(log)
+    log.advance_log_start(1)
+    earlier = made.checkpoint_plan({("t", 0): 3})
+    log.advance_log_start(4)
+    later = made.checkpoint_plan({("t", 0): 5})
+    later.run()
+    earlier.run()
+    assert disk.read_bytes("/a/log-start-offset-checkpoint") == b"0\n1\nt 0 4\n"
+    assert disk.read_bytes("/a/replication-offset-checkpoint") == b"0\n1\nt 0 5\n"
+
+
+def test_a_checkpoint_of_a_log_of_the_same_name_never_meets_the_new_log(disk: MemoryDisk) -> None:
+    made = manager(disk)
+    old = made.create("t", 0, TOPIC_ID, 1000)
+    for _ in range(5):
+        append(old)
+    old.advance_log_start(4)
+    slow = made.checkpoint_plan({("t", 0): 5})
+    made.checkpoint_plan({("t", 0): 5}).run()
+    made.remove(old)
+    new = made.create("t", 0, bytes(15) + b"\1", 1000)
+    written = [append(new) for _ in range(2)]
+    new.flush()
+    slow.run()
+    disk.crash(random.Random(1), CrashMode.LOSE)
+    again = manager(disk).get("t", 0)
+    assert again is not None and again.log_start_offset == 0 and read_all(again) == written
+
+
+def test_a_log_that_could_not_be_opened_is_not_called_closed_in_order(disk: MemoryDisk) -> None:
+    """What is noted of it stays, and the next start looks at it as after a crash."""
+    first = manager(disk)
+    for partition in range(2):
+        log = first.create("t", partition, TOPIC_ID, 1000)
+        for _ in range(5):
+            append(log)
+        log.advance_log_start(3)
+        log.flush()
+    first.checkpoint_plan({("t", 0): 5, ("t", 1): 5}).run()
+    disk.kill()
+    disk.fail("open", errno.EIO, path="/a/t-1/*.log", times=1)
+    second = manager(disk)
+    assert ("t", 1) in second.offline and second.get("t", 0) is not None
+    second.checkpoint_plan().run()
+    second.close()
+    assert not disk.exists("/a/.kafka_cleanshutdown")
+    third = manager(disk)
+    again = third.get("t", 1)
+    assert again is not None and not again.recovery.clean
+    assert (again.log_start_offset, again.end_offset) == (3, 5)
