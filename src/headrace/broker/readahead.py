@@ -6,6 +6,7 @@ Linux 6.5 has cachestat for this; where it is missing, everything but the recent
 import ctypes
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 
 from headrace.storage.log import Slice
 
@@ -63,11 +64,17 @@ class PageCache:
         return cached is not None and cached >= pages
 
 
-def read_ahead(pieces: Iterable[Slice]) -> None:
-    """In a thread: bring slices into the page cache."""
+def read_ahead(pieces: Iterable[Slice]) -> list[Slice]:
+    """In a thread: bring slices into the page cache. Returns those that the disk could not give."""
+    unreadable = []
     for piece in pieces:
-        os.posix_fadvise(piece.fd, piece.position, piece.length, os.POSIX_FADV_WILLNEED)
+        with suppress(OSError):
+            os.posix_fadvise(piece.fd, piece.position, piece.length, os.POSIX_FADV_WILLNEED)
     for piece in pieces:
         at = 0
-        while at < piece.length and piece.read(min(READ_BYTES, piece.length - at), at):
-            at += READ_BYTES
+        try:
+            while at < piece.length and piece.read(min(READ_BYTES, piece.length - at), at):
+                at += READ_BYTES
+        except OSError:
+            unreadable.append(piece)
+    return unreadable

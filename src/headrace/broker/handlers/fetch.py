@@ -4,11 +4,12 @@ An answer is headers and slices of log files: records are sent by the kernel, ne
 too little waits at its partitions until enough was committed or its time is up.
 """
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Answer, Request
-from headrace.broker.outbox import Chunk
+from headrace.broker.outbox import Chunk, release
 from headrace.broker.partition import Partition
 from headrace.broker.readahead import PageCache, read_ahead
 from headrace.broker.waiters import Bucket, TimerWheel
@@ -25,9 +26,12 @@ from headrace.protocol.hot import (
 from headrace.records.compression import Codec
 from headrace.replication.fetch_sessions import FetchContext, Session, Target, Topic
 from headrace.storage.log import Slice
+from headrace.storage.segment import CorruptSegment
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
+
+logger = logging.getLogger("headrace.fetch")
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 WAIT_MS_MAX = 24 * 3600 * 1000
@@ -50,8 +54,16 @@ class Reading:
         self.enough = False
 
     def release(self) -> None:
-        for piece in self.slices:
-            piece.release()
+        release(self.slices)
+
+    def leave_out(self, unreadable: list[Slice], failure: Callable[[Target], FetchResult]) -> None:
+        """The disk could not give these: an error for their partitions, the records of all others."""
+        pieces = iter(self.slices)
+        for at, (target, result) in enumerate(self.results):
+            if result[5] and next(pieces) in unreadable:
+                self.results[at] = target, failure(target)
+        release(unreadable)
+        self.slices = [piece for piece in self.slices if piece not in unreadable]
 
 
 class FetchHandler:
@@ -89,7 +101,7 @@ class FetchHandler:
         if reading.enough or wait_ms <= 0 or not context.targets:
             return self.finish(request, query, context, reading)
         reading.release()
-        waiter = FetchWaiter(self, request, query, context, reading)
+        request.waiter = waiter = FetchWaiter(self, request, query, context, reading)
         self._broker.wheel.add(waiter, min(wait_ms, WAIT_MS_MAX))
         return None
 
@@ -107,6 +119,14 @@ class FetchHandler:
     def read(self, targets: Iterable[Target], query: FetchQuery, version: int) -> Reading:
         """Find what every partition can give now, within the request's limits."""
         reading = Reading()
+        try:
+            self._read(reading, targets, query, version)
+        except BaseException:
+            reading.release()
+            raise
+        return reading
+
+    def _read(self, reading: Reading, targets: Iterable[Target], query: FetchQuery, version: int) -> None:
         bytes_max = left = min(query.max_bytes, self.bytes_max)
         committed_only = query.isolation_level == READ_COMMITTED
         for target in targets:
@@ -136,6 +156,11 @@ class FetchHandler:
                 reading.results.append((target, self._failure(target, error, version)))
                 reading.enough = True
                 continue
+            except (OSError, CorruptSegment) as error:
+                logger.error("%s cannot be read: %s", partition, error)
+                reading.results.append((target, self._unreadable(target, version)))
+                reading.enough = True
+                continue
             length = 0
             if piece is not None:
                 length = piece.length
@@ -153,9 +178,9 @@ class FetchHandler:
                 target,
                 (target.index, 0, high_watermark, stable, log.log_start_offset, length, aborted, -1, None),
             ))  # fmt: skip
+        # One who wants more than it is ready to take gets what it takes.
         if reading.length >= query.min_bytes or reading.length >= bytes_max:
             reading.enough = True
-        return reading
 
     def _diverging(self, partition: Partition, target: Target) -> FetchResult | None:
         """The fetcher's last record is of another history than this log: tell it where they part (KIP-595)."""
@@ -185,16 +210,38 @@ class FetchHandler:
             code = Err.NOT_LEADER_OR_FOLLOWER  # which clients of that age try again
         return target.index, code, -1, -1, -1, 0, None, -1, detail
 
+    def _unreadable(self, target: Target, version: int) -> FetchResult:
+        return self._failure(target, KafkaError(Err.KAFKA_STORAGE_ERROR), version)
+
     def finish(self, request: Request, query: FetchQuery, context: FetchContext, reading: Reading) -> Answer | None:
         """Answer with what `reading` found; later, if some of it has to come from the disk first."""
         if reading.cold:
             self._broker.spawn(self._warm(request, query, context, reading))
             return None
-        return self._encode(request, query, context, reading)
+        try:
+            return self._encode(request, query, context, reading)
+        except BaseException:
+            reading.release()
+            raise
 
     async def _warm(self, request: Request, query: FetchQuery, context: FetchContext, reading: Reading) -> None:
-        await self._broker.runtime.run_in_thread(read_ahead, reading.cold)
-        self.answered(request, self._encode(request, query, context, reading))
+        try:
+            unreadable = await self._broker.runtime.run_in_thread(read_ahead, reading.cold)
+            if request.connection.closed:
+                reading.release()
+                return
+            if unreadable:
+                logger.error("records cannot be read from %s", ", ".join(piece.file.path for piece in unreadable))
+                reading.leave_out(unreadable, lambda target: self._unreadable(target, request.version))
+            answer = self._encode(request, query, context, reading)
+        except Exception:
+            reading.release()
+            self.failed(request)
+            return
+        except BaseException:
+            reading.release()  # the broker stops
+            raise
+        self.answered(request, answer)
 
     def _encode(
         self, request: Request, query: FetchQuery, context: FetchContext, reading: Reading
@@ -249,18 +296,24 @@ class FetchHandler:
     def answered(self, request: Request, answer: Answer) -> None:
         """A request that waited is done."""
         if request.connection.closed:
-            for chunk in answer if isinstance(answer, list) else ():
-                if not isinstance(chunk, bytes):
-                    chunk.release()
+            release(answer if isinstance(answer, list) else ())
             return
         request.connection.listener.router.parked_done(request)
         request.complete(answer)
+
+    def failed(self, request: Request) -> None:
+        """A bug: the client learns of it by the closed connection, and nobody else is affected."""
+        logger.exception("a Fetch from %s failed", request.connection.peer_host)
+        self._broker.metrics.requests_failed += 1
+        request.connection.transport.abort()
 
 
 class FetchWaiter:
     """A Fetch that waits for records. Each partition adds what it got; no append costs more than one addition."""
 
-    __slots__ = ("_available", "_bytes_min", "_context", "_handler", "_query", "_request", "_targets", "_total", "bucket")
+    __slots__ = (
+        "_available", "_bytes_min", "_context", "_done", "_handler", "_query", "_request", "_targets", "_total", "bucket",
+    )  # fmt: skip
 
     def __init__(
         self, handler: FetchHandler, request: Request, query: FetchQuery, context: FetchContext, reading: Reading
@@ -270,6 +323,7 @@ class FetchWaiter:
         self._request = request
         self._query = query
         self._context = context
+        self._done = False
         self._targets = dict(reading.partitions)
         self._available: dict[Partition, int] = {}
         self._total = reading.length
@@ -287,34 +341,39 @@ class FetchWaiter:
         return min(partition.log.bytes_after(target.offset, bound), target.max_bytes)
 
     def advanced(self, partition: Partition) -> None:
-        if self._request.connection.closed:
-            self._leave()
+        if self._done:
             return
-        if partition.leader is not None:
-            now = self._estimate(partition, self._targets[partition])
-            self._total += now - self._available[partition]
-            self._available[partition] = now
-            if self._total < self._bytes_min:
-                return
-        self._leave()
-        self._complete()
+        try:
+            if partition.leader is not None:
+                now = self._estimate(partition, self._targets[partition])
+                self._total += now - self._available[partition]
+                self._available[partition] = now
+                if self._total < self._bytes_min:
+                    return
+        except (OSError, CorruptSegment):
+            pass  # the client learns of it by reading
+        self.expire()
 
     def expire(self) -> None:
-        self._leave()
-        if not self._request.connection.closed:
-            self._complete()
+        if self._done:
+            return
+        self.abandon()
+        handler, request = self._handler, self._request
+        try:
+            reading = handler.read(self._context.targets, self._query, request.version)
+            answer = handler.finish(request, self._query, self._context, reading)
+        except Exception:
+            handler.failed(request)
+            return
+        if answer is not None:
+            handler.answered(request, answer)
 
-    def _leave(self) -> None:
+    def abandon(self) -> None:
+        """Wait no longer: it is answered now, or its connection is gone."""
+        self._done = True
         TimerWheel.remove(self)
         for partition in self._targets:
             partition.fetch_waiters.discard(self)
-
-    def _complete(self) -> None:
-        handler = self._handler
-        reading = handler.read(self._context.targets, self._query, self._request.version)
-        answer = handler.finish(self._request, self._query, self._context, reading)
-        if answer is not None:
-            handler.answered(self._request, answer)
 
 
 def _forgotten(query: FetchQuery) -> Iterable[tuple[Topic, int]]:
