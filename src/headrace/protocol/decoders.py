@@ -165,7 +165,8 @@ class _DecoderWriter:
             self.out(i + 1, f"pos += {length}")
         self.out(i + 1, "if pos > end:")
         self.out(i + 2, self.fail(f"{field.name} runs past the end"))
-        form = {"string": "str(b[{}:pos], 'utf-8')", "bytes": "bytes(b[{}:pos])", "records": "view[{}:pos]"}
+        # What is not UTF-8 is read as Java reads it: a client's name in Latin-1 is no reason to turn it away.
+        form = {"string": "str(b[{}:pos], 'utf-8', 'replace')", "bytes": "bytes(b[{}:pos])", "records": "view[{}:pos]"}
         self.out(i + 1, f"{x} = {form[field.element].format(start)}")
         self.out(i, "else:")
         self.null(i + 1, field, x, nullable)

@@ -31,10 +31,7 @@ def decode_request_header(buf: Buffer, pos: int, end: int) -> RequestHeader:
         pos += length
         if pos > end:
             raise ProtocolError("the client id runs past the request's end")
-        try:
-            client_id = str(buf[start:pos], "utf-8")
-        except UnicodeDecodeError as e:
-            raise ProtocolError(f"the client id is not UTF-8: {e}") from None
+        client_id = str(buf[start:pos], "utf-8", "replace")
     flexible_from = _FLEXIBLE_FROM.get(key)
     if flexible_from is None:
         raise ProtocolError(f"unknown API key {key}")

@@ -142,7 +142,7 @@ def _plain_string(buf: Buffer, pos: int, end: int) -> tuple[str, int]:
     pos = start + length
     if length < 0 or pos > end:
         raise ProtocolError("FetchRequest: a string does not fit")
-    return str(buf[start:pos], "utf-8"), pos
+    return str(buf[start:pos], "utf-8", "replace"), pos
 
 
 def _int32s(buf: Buffer, pos: int, end: int, count: int) -> tuple[list[int], int]:
@@ -220,7 +220,7 @@ def _compact_string(buf: Buffer, pos: int, end: int) -> tuple[str, int]:
     pos += length - 1
     if not length or pos > end:
         raise ProtocolError("FetchRequest: a string does not fit")
-    return str(buf[start:pos], "utf-8"), pos
+    return str(buf[start:pos], "utf-8", "replace"), pos
 
 
 def _forgotten_topics(

@@ -65,7 +65,7 @@ def _produce_plain(buf: Buffer, pos: int, end: int) -> ProduceQuery:
         pos = start + length
         if pos > end:
             raise ProtocolError("ProduceRequest: transactional_id runs past the end")
-        transactional_id = str(buf[start:pos], "utf-8")
+        transactional_id = str(buf[start:pos], "utf-8", "replace")
         acks, timeout_ms, topic_count = _ACKS_TIMEOUT_TOPICS(buf, pos)
         pos += 10
     if topic_count < 0 or topic_count * 6 > end - pos:
@@ -77,7 +77,7 @@ def _produce_plain(buf: Buffer, pos: int, end: int) -> ProduceQuery:
         pos = start + length
         if length < 0 or pos > end:
             raise ProtocolError("ProduceRequest: name does not fit")
-        name = str(buf[start:pos], "utf-8")
+        name = str(buf[start:pos], "utf-8", "replace")
         (count,) = _INT32(buf, pos)
         pos += 4
         if count < 0 or count * 8 > end - pos:
@@ -150,7 +150,7 @@ def _one_by_name(buf: Buffer, pos: int, end: int) -> ProduceQuery | None:
         return None
     if stop < start or buf[stop:end] != _EMPTY_TAGS:
         return None
-    return None, acks, timeout_ms, [(str(buf[pos + 9 : at], "utf-8"), [(index, start, stop)])]
+    return None, acks, timeout_ms, [(str(buf[pos + 9 : at], "utf-8", "replace"), [(index, start, stop)])]
 
 
 def _produce_compact(buf: Buffer, pos: int, end: int, by_id: bool) -> ProduceQuery:
@@ -164,7 +164,7 @@ def _produce_compact(buf: Buffer, pos: int, end: int, by_id: bool) -> ProduceQue
         pos += length - 1
         if pos > end:
             raise ProtocolError("ProduceRequest: transactional_id runs past the end")
-        transactional_id = str(buf[start:pos], "utf-8")
+        transactional_id = str(buf[start:pos], "utf-8", "replace")
     acks, timeout_ms = _ACKS_TIMEOUT(buf, pos)
     topic_count = buf[pos + 6]
     pos += 7
@@ -188,7 +188,7 @@ def _produce_compact(buf: Buffer, pos: int, end: int, by_id: bool) -> ProduceQue
             pos += length - 1
             if not length or pos > end:
                 raise ProtocolError("ProduceRequest: name does not fit")
-            topic = str(buf[start:pos], "utf-8")
+            topic = str(buf[start:pos], "utf-8", "replace")
         count = buf[pos]
         pos += 1
         if count > 127:

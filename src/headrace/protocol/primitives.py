@@ -21,7 +21,7 @@ class UnsupportedVersion(ProtocolError):
 
 
 # What a decoder may meet when bytes run out or lie; every decoder turns these into ProtocolError.
-DECODE_FAULTS = (IndexError, StructError, UnicodeDecodeError)
+DECODE_FAULTS = (IndexError, StructError)
 # What an encoder may meet when a field holds a value that its type cannot carry.
 ENCODE_FAULTS = (StructError, TypeError, AttributeError, UnicodeEncodeError, OverflowError)
 

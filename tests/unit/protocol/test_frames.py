@@ -98,6 +98,11 @@ def test_api_versions_answers_with_a_plain_header_in_every_version() -> None:
         decode_request(head)
 
 
+def test_a_client_id_that_is_not_utf8_is_read_as_java_reads_it() -> None:
+    head = b"\0\x12\0\3\0\0\0\1\0\2m\xfc\0"
+    assert decode_request_header(head, 0, len(head))[3] == "m\N{REPLACEMENT CHARACTER}"
+
+
 @pytest.mark.parametrize(
     "head",
     [
@@ -106,7 +111,6 @@ def test_api_versions_answers_with_a_plain_header_in_every_version() -> None:
         b"\0\x12\0\3\0\0\0\1\0\5abc",  # client id cut short
         b"\0\x12\0\3\0\0\0\1\xff\xff",  # no tag section
         b"\0\x12\0\3\0\0\0\1\xff\xff\1",  # tags cut short
-        b"\0\x12\0\3\0\0\0\1\0\1\xff\0",  # not UTF-8
         b"\0\4\0\0\0\0\0\1\xff\xff",  # an API that left
         b"\x7f\xff\0\0\0\0\0\1\xff\xff",
     ],
