@@ -63,6 +63,7 @@ class Node:
         self.cluster_id = ""
         self.broker_epoch = -1
         self._opened = False
+        self._loaded = False
 
     @property
     def image(self) -> Image:
@@ -138,6 +139,7 @@ class Node:
             if clock.monotonic_ms() - last_report > LOAD_REPORT_MS:
                 last_report = clock.monotonic_ms()
                 logger.info("opening logs: %d of %d, now %s", done, total, what)
+        self._loaded = True
         for note in self.logs.notes:
             logger.warning("%s", note)
         self.logs.notes.clear()
@@ -233,6 +235,8 @@ class Node:
         return {(p.topic, p.index): p.high_watermark for p in self._broker.replicas if p.leader is not None}
 
     def dir_failed(self, log: Log, error: OSError) -> None:
+        if log.abandoned:
+            return  # deleted meanwhile: that its files are gone says nothing about the disk
         log_dir = self.logs.dir_of(log)
         if log_dir.failed is None:
             logger.critical("log directory %s failed and is offline: %s", log_dir.path, error)
@@ -250,16 +254,22 @@ class Node:
                 self.logs.close(clean=False)
             return
         watermarks = self.high_watermarks()
-        clean = self._broker.failure is None
-        if clean and self.broker_epoch >= 0:
-            await leave(self.quorum, self.controller, self._broker.node_id)
-        self.logs.close(
-            clean=clean,
-            broker_epoch=self.broker_epoch,
-            high_watermarks=watermarks,
-            run_all=self._runtime.run_all,
-        )
-        await self.quorum.close()
+        try:
+            if self._in_order() and self.broker_epoch >= 0:
+                await leave(self.quorum, self.controller, self._broker.node_id)
+            await self.quorum.close()
+        finally:
+            # Last, since this lets go of the locks: nobody may find a folder free that is still written to.
+            self.logs.close(
+                clean=self._in_order(),
+                broker_epoch=self.broker_epoch,
+                high_watermarks=watermarks,
+                run_all=self._runtime.run_all,
+            )
+
+    def _in_order(self) -> bool:
+        """Whether this end may be called clean: every log was opened, and no sync is out that may yet fail."""
+        return self._loaded and self._broker.failure is None and self._broker.syncer.idle
 
 
 def controller_listener_name(config: BrokerConfig) -> str:

@@ -236,6 +236,10 @@ class Broker:
             if all(not c.waiting and not c.outbox.blocked for c in self.connections):
                 break
             await asyncio.sleep(0.005)
+        # A sync that fails is told to one caller only: the logs must not be closed, and called whole, over its head.
+        deadline = self.runtime.clock.monotonic_ms() + DRAIN_SECONDS * 1000
+        while not self.syncer.idle and self.runtime.clock.monotonic_ms() < deadline:
+            await asyncio.sleep(0.001)
 
     # ---- what happens to partitions
 
