@@ -26,7 +26,7 @@ def steps(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     verb = draw(
         st.sampled_from(
             ["join"] * 5 + ["sync"] * 4 + ["heartbeat", "leave", "commit", "commit", "txn-commit", "marker"]
-            + ["pass"] * 3 + ["expire", "delete-groups", "delete-offsets", "topics", "hold", "release", "reload"]
+            + ["pass"] * 2 + ["settle"] * 4 + ["expire", "delete-groups", "delete-offsets", "topics", "hold", "release", "reload"]
         )
     )  # fmt: skip
     arguments: dict[str, Any] = {}
@@ -53,7 +53,7 @@ def steps(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
         arguments["ms"] = draw(st.sampled_from(["10", "3000", "5999", "61000"]))
     elif verb == "topics":
         arguments["names"] = draw(st.sets(st.sampled_from(["t", "u"])))
-    elif verb == "delete-groups":
+    elif verb in ("delete-groups", "settle"):
         arguments["groups"] = draw(GROUPS)
     return verb, arguments
 
@@ -78,8 +78,28 @@ def resolve(driver: Driver, verb: str, arguments: dict[str, Any]) -> None:
             arguments["assign"] = ",".join(f"{x}:part of {x}" for x in list(group.members)[:2])
 
 
+def settle(player: Player, group_id: str) -> None:
+    """Everyone does what a good client does, so that other steps meet a group in all of its states."""
+    for verb in ("join", "sync"):
+        group = player.driver.shard.classic.find(group_id)
+        for member in [] if group is None else list(group.members.values()):
+            known: dict[str, Any] = {"g": group_id, "member": member.member_id, "instance": member.instance_id}
+            if verb == "join":
+                text = ",".join(f"{name}:!{metadata.hex()}" for name, metadata in member.protocols)
+                known |= {"protocols": text, "type": group.protocol_type, "v": "9"}
+            else:
+                known |= {"generation": str(group.generation), "assign": f"{member.member_id}:all"}
+                known |= {"type": group.protocol_type or "x", "protocol": group.protocol_name or "x"}
+            COMMANDS[verb](player, member.member_id, **known)
+        if verb == "join":
+            player.driver.elapse(6000)
+
+
 def run(player: Player, verb: str, arguments: dict[str, Any]) -> None:
     arguments = dict(arguments)
+    if verb == "settle":
+        settle(player, arguments["groups"])
+        return
     if "pick" in arguments:
         resolve(player.driver, verb, arguments)
     if verb == "topics":
