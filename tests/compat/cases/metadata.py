@@ -50,10 +50,19 @@ def illegal_names(t: Talk) -> None:
         ask(t, [{"name": name}], mine="", allow_auto_topic_creation=True)
 
 
+def while_creating(t: Talk, name: str) -> dict[str, Any]:
+    return {"topics": [{"name": name}], **({"allow_auto_topic_creation": True} if t.version >= 4 else {})}
+
+
 @case("Metadata")
 def created_on_the_way(t: Talk) -> None:
+    t.ask(**while_creating(t, t.name("new")))
+
+
+@case("Metadata")
+def created_a_moment_ago(t: Talk) -> None:
     name = t.name("new")
-    ask(t, [{"name": name}], **({"allow_auto_topic_creation": True} if t.version >= 4 else {}))
+    t.call("Metadata", t.version, **while_creating(t, name))
     t.until(lambda: t.call("Metadata", 3, topics=[{"name": name}]).topics[0].error_code == 0)
     t.settle()
     ask(t, [{"name": name}])

@@ -56,12 +56,18 @@ def unknown_places(t: Talk) -> None:
 
 
 @case("Produce")
-def named_twice(t: Talk) -> None:
+def topics_named_twice(t: Talk) -> None:
     t.topic(partitions=2)
+    send(t, entry(t, "t", p0=batch(b"c")), entry(t, "t", p1=batch(b"d")))
+
+
+@case("Produce")
+def partitions_named_twice(t: Talk) -> None:
+    t.topic()
     same = [{"index": 0, "records": batch(b"a")}, {"index": 0, "records": batch(b"b")}]
     send(t, entry(t, "t") | {"partition_data": same})
-    send(t, entry(t, "t", p0=batch(b"c")), entry(t, "t", p1=batch(b"d")))
     send(t, entry(t, "t", p0=batch(b"e")), entry(t, "t", p0=batch(b"f")))
+    fetch_all(t)
 
 
 @case("Produce")
@@ -209,7 +215,6 @@ def compacted_topics_walk_every_record(t: Talk) -> None:
         "fewer": batch(*keyed, payload=encode_records(keyed[:1])),
         "more": batch(*keyed[:1], payload=good),
         "length": batch(*keyed, payload=b"\x7e" + good[1:]),
-        "offsets": batch(*keyed, payload=good[: len(good) // 2] * 2),
         "gzip broken": batch(*keyed, attributes=GZIP, payload=packed(GZIP, good)[:-9]),
         "gzip is not": batch(*keyed, attributes=GZIP, payload=good),
         "zstd is not": batch(*keyed, attributes=ZSTD, payload=good),
@@ -217,6 +222,14 @@ def compacted_topics_walk_every_record(t: Talk) -> None:
         "snappy is not": batch(*keyed, attributes=SNAPPY, payload=good),
     }
     each_alone(t, shapes, cleanup_policy="compact")
+
+
+@case("Produce", versions=[3, 8, 13])
+def offsets_that_lie(t: Talk) -> None:
+    """Two records that both say they are the first of their batch."""
+    keyed = [Rec(b"v", b"k"), Rec(b"w", b"l")]
+    first = encode_records(keyed[:1])
+    each_alone(t, {"twice the first": batch(*keyed, payload=first * 2)}, cleanup_policy="compact")
 
 
 @case("Produce", versions=[3, 8, 13])

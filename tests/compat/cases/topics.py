@@ -145,6 +145,10 @@ def same_config_twice(t: Talk) -> None:
 @case("CreateTopics")
 def nothing_asked(t: Talk) -> None:
     create(t)
+
+
+@case("CreateTopics")
+def no_time_allowed(t: Talk) -> None:
     create(t, new(t.name("a")), timeout_ms=0)
     create(t, new(t.name("b")), timeout_ms=-1)
 
