@@ -119,9 +119,11 @@ class Cleaner:
             return False
         finally:
             self.busy = None
-            if log.failed is None and not partition.failed:
-                discard(self._runtime.disk, log.path)
-        if clean_until < 0:
+            if log.failed is None and not log.abandoned:
+                # After a swap that is still under way, though nobody waits for it any more: the broker is stopping.
+                with log.folder_lock:
+                    discard(self._runtime.disk, log.path)
+        if clean_until < 0 or log.abandoned:
             return False
         self._checkpoints[partition.topic, partition.index] = clean_until
         await self._save(self._broker.logs.dir_of(log))
@@ -138,7 +140,7 @@ class Cleaner:
             await self._runtime.run_in_thread(swap.run)
         except OSError as error:
             self._broker.dir_failed(log, error)
-        if partition.failed or log not in self._broker.logs.logs.values():
+        if log.abandoned:
             return False  # gone meanwhile, with all that was pinned
         self._broker.maintenance.remove_later(swap.finish(), log.config.file_delete_delay_ms)
         return True

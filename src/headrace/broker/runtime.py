@@ -4,6 +4,7 @@ Production hands it the kernel's; the simulator hands it a seeded world. No othe
 """
 
 import asyncio
+import ctypes
 import os
 import random
 import signal
@@ -28,6 +29,7 @@ T = TypeVar("T")
 
 SYNC_THREADS = 8
 WORK_THREADS = 4
+PR_SET_PDEATHSIG = 1
 
 
 class Runtime(Protocol):
@@ -168,9 +170,24 @@ class SystemRuntime:
 def _compact(connection: Any, job: Compaction, pace: Callable[[int], None] | None) -> None:
     """In the worker: it must not die of the Ctrl-C that its parent turns into an orderly stop, and gives way to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not _die_with_parent():
+        return
     os.nice(10)
     with suppress(EOFError, BrokenPipeError):
         serve(connection, job, pace)
+
+
+def _die_with_parent() -> bool:
+    """Have the kernel end this process when the broker is killed. False if that has happened already.
+
+    The next broker compacts the same log into files of the same names: two writers would make one broken segment.
+    """
+    from multiprocessing import parent_process
+
+    parent = parent_process()
+    with suppress(AttributeError, OSError):  # not Linux
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    return parent is None or parent.is_alive()
 
 
 def _end(worker: "BaseProcess") -> None:

@@ -8,6 +8,7 @@ import os.path
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from threading import Lock
 
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
@@ -73,6 +74,8 @@ class Log(LogReader):
         self.producers = producers
         self.abandoned = False
         """Its files are let go of: nothing is read, written or synced any more."""
+        self.folder_lock = Lock()
+        """Held by whoever renames files by their path while others may rename the folder: a swap in its thread."""
         self._generation = 0
         self._opened_clean_at = end_offset if recovery.clean else -1
         """Where the log ended when it was opened with all its files in order: nothing to write if it still does."""
@@ -572,8 +575,9 @@ class Log(LogReader):
 
     def move_folder(self, path: str) -> None:
         """Go on under another name, as after a rename to `-delete` or from `-future`."""
-        self.disk.rename(self.path, path)
-        self.path = path
+        with self.folder_lock:
+            self.disk.rename(self.path, path)
+            self.path = path
         self._dirty_folders.clear()
         self._dirty_folders.add(os.path.dirname(path), path)
         self._dirty_files.clear()

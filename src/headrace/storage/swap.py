@@ -58,8 +58,12 @@ class Swap:
         """Rename and sync, blocking. After an OSError only a restart knows what is there: the log has failed."""
         log, cleaned = self.log, self.cleaned
         old_bases = [base for base, _ in cleaned.old_segments]
-        self._deleted = swap_files(log.disk, log.path, cleaned.base_offset, old_bases, self._snapshots)
-        self._done = True
+        # The folder may be renamed meanwhile, and a new log made under its name: its files are not ours to move.
+        with log.folder_lock:
+            if log.abandoned:
+                return
+            self._deleted = swap_files(log.disk, log.path, cleaned.base_offset, old_bases, self._snapshots)
+            self._done = True
 
     def finish(self) -> list[str]:
         """Let readers see the new segment; returns files to remove after `file.delete.delay.ms`."""
