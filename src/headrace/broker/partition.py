@@ -119,7 +119,7 @@ class Partition:
         self.leader_epoch = -1
         self.failed = False
         self.ack_waiters: deque[tuple[int, AckWaiter]] = deque()  # offsets ascend
-        self.fetch_waiters: set[FetchWaiter] = set()
+        self.fetch_waiters: dict[FetchWaiter, None] = {}  # a set's order would not be repeatable
         self.messages_in = 0
         self.bytes_in = 0
         self._unflushed = 0  # records since the last sync; matters only where the kernel decides when to sync
@@ -146,10 +146,10 @@ class Partition:
             self.environment.durable_acks or config.flush_messages == 1 or self.topic in STATE_TOPICS
         )
         self._flush_messages = config.flush_messages
-        if self.leader is not None:
-            self.leader.min_isr = config.min_insync_replicas
+        if self.leader is not None and self.leader.configure(config.min_insync_replicas):
+            self._committed(self.leader.high_watermark)
 
-    def become_leader(self, leader_epoch: int, isr: list[int], high_watermark: int) -> None:
+    def become_leader(self, leader_epoch: int, isr: list[int], replica_count: int, high_watermark: int) -> None:
         """Lead from `leader_epoch` on. Everything already in the log belongs to earlier epochs."""
         log = self.log
         node_id = self.environment.node_id
@@ -158,7 +158,7 @@ class Partition:
         log.epochs.assign(leader_epoch, log.end_offset)
         high_watermark = max(log.log_start_offset, min(high_watermark, log.end_offset))
         self.leader = LeaderState(
-            node_id, leader_epoch, log.end_offset, high_watermark, isr, log.config.min_insync_replicas
+            node_id, leader_epoch, log.end_offset, high_watermark, isr, log.config.min_insync_replicas, replica_count
         )
         if not self._durable_acks:
             self._reached(log.end_offset)

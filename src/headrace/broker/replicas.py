@@ -88,7 +88,9 @@ class Replicas:
         for partition in self:
             known = image.partition(partition.topic_id, partition.index)
             if known is not None and known.leader == node_id and partition.leader is None and not partition.failed:
-                partition.become_leader(known.leader_epoch, list(known.isr), self._saved_watermark(partition))
+                partition.become_leader(
+                    known.leader_epoch, list(known.isr), len(known.replicas), self._saved_watermark(partition)
+                )  # fmt: skip
 
     def apply(self, delta: Delta, image: Image) -> None:
         """Create, change and remove replicas as the delta says."""
@@ -121,7 +123,7 @@ class Replicas:
         if new.leader == self._environment.node_id:
             if partition.leader is None or partition.leader_epoch != new.leader_epoch:
                 known = partition.high_watermark if partition.leader is not None else self._saved_watermark(partition)
-                partition.become_leader(new.leader_epoch, list(new.isr), known)
+                partition.become_leader(new.leader_epoch, list(new.isr), len(new.replicas), known)
         else:
             partition.stop()
             partition.leader_id, partition.leader_epoch = new.leader, new.leader_epoch

@@ -12,6 +12,9 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 0x7FFFFFFF
 EVICTION_MS = 120_000
+REFUSAL_MS = 1000
+"""How long a full cache is not searched again for those it has just refused: with more consumers than slots, every
+Fetch without a session would search it."""
 
 Topic = str | bytes
 """A topic's name (Fetch up to v12) or its id (v13 on)."""
@@ -117,6 +120,8 @@ class SessionCache:
         self._new_id = new_id
         self._sessions: dict[int, Session] = {}  # least recently used first
         self.evictions = 0
+        self._refused: tuple[bool, int] = (False, 0)
+        self._refused_ms = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -170,19 +175,26 @@ class SessionCache:
         return session
 
     def _evict(self, privileged: bool, size: int, now_ms: int) -> bool:
-        """Make room: a session long unused, or one less valuable than the newcomer."""
+        """Make room: a session long unused, or one that is worth less than the newcomer.
+
+        Of equals the one that is there stays: or they would drive each other out for ever.
+        """
+        worth = privileged, size
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False
         victim: Session | None = oldest
         if now_ms - oldest.used_ms <= EVICTION_MS:
-            settled = [
+            if worth <= self._refused and now_ms - self._refused_ms < REFUSAL_MS:
+                return False
+            candidates = [
                 session
                 for session in self._sessions.values()
                 if now_ms - session.created_ms > EVICTION_MS or (privileged and not session.privileged)
             ]
-            victim = min(settled, key=lambda s: (s.privileged, len(s.targets)), default=None)
-            if victim is None or (privileged, size) < (victim.privileged, len(victim.targets)):
+            victim = min(candidates, key=lambda s: (s.privileged, len(s.targets)), default=None)
+            if victim is None or worth <= (victim.privileged, len(victim.targets)):
+                self._refused, self._refused_ms = worth, now_ms
                 return False
         assert victim is not None
         del self._sessions[victim.id]

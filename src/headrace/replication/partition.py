@@ -12,10 +12,19 @@ NO_EPOCH = -1
 class LeaderState:
     """Replication state while this node leads the partition, for one leader epoch."""
 
-    __slots__ = ("_isr_ends", "epoch_start_offset", "high_watermark", "leader_epoch", "min_isr", "node_id")
+    __slots__ = (
+        "_isr_ends", "_replica_count", "epoch_start_offset", "high_watermark", "leader_epoch", "min_isr", "node_id",
+    )  # fmt: skip
 
     def __init__(
-        self, node_id: int, leader_epoch: int, epoch_start_offset: int, high_watermark: int, isr: list[int], min_isr: int
+        self,
+        node_id: int,
+        leader_epoch: int,
+        epoch_start_offset: int,
+        high_watermark: int,
+        isr: list[int],
+        min_isr: int,
+        replica_count: int,
     ) -> None:
         if node_id not in isr:
             raise ValueError(f"leader {node_id} is not among its in-sync replicas {isr}")
@@ -23,7 +32,9 @@ class LeaderState:
         self.leader_epoch = leader_epoch
         self.epoch_start_offset = epoch_start_offset
         self.high_watermark = high_watermark
-        self.min_isr = min_isr
+        self._replica_count = replica_count
+        self.min_isr = min(min_isr, replica_count)
+        """As configured, but never more than there are replicas at all: such a topic could not be written to."""
         # End offset of each in-sync replica. A follower counts from nothing until it has fetched in this epoch.
         self._isr_ends = {replica: (high_watermark if replica == node_id else -1) for replica in isr}
 
@@ -45,9 +56,16 @@ class LeaderState:
         if replica not in ends:
             return False
         ends[replica] = end_offset
-        committed = end_offset if len(ends) == 1 else min(ends.values())
+        return self._commit(end_offset if len(ends) == 1 else min(ends.values()))
+
+    def configure(self, min_isr: int) -> bool:
+        """`min.insync.replicas` has changed. True when that commits more."""
+        self.min_isr = min(min_isr, self._replica_count)
+        return self._commit(min(self._isr_ends.values()))
+
+    def _commit(self, committed: int) -> bool:
         # Below the minimum nothing commits: a record that one replica alone has must not be shown to anyone.
-        if committed <= self.high_watermark or len(ends) < self.min_isr:
+        if committed <= self.high_watermark or len(self._isr_ends) < self.min_isr:
             return False
         self.high_watermark = committed
         return True

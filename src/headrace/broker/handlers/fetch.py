@@ -329,7 +329,7 @@ class FetchWaiter:
         self._total = reading.length
         self._bytes_min = min(query.min_bytes, query.max_bytes, handler.bytes_max)
         for partition, target in self._targets.items():
-            partition.fetch_waiters.add(self)
+            partition.fetch_waiters[self] = None
             self._available[partition] = self._estimate(partition, target)
 
     def _estimate(self, partition: Partition, target: Target) -> int:
@@ -373,7 +373,7 @@ class FetchWaiter:
         self._done = True
         TimerWheel.remove(self)
         for partition in self._targets:
-            partition.fetch_waiters.discard(self)
+            partition.fetch_waiters.pop(self, None)
 
 
 def _forgotten(query: FetchQuery) -> Iterable[tuple[Topic, int]]:

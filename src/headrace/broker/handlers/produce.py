@@ -84,6 +84,8 @@ class ProduceHandler:
         if waiting is not None:
             waiter = ProduceWaiter(self, request, results, waiting)
             self._broker.wheel.add(waiter, min(max(timeout_ms, 0), TIMEOUT_MS_MAX))
+            if failed:
+                waiter.look_again()
             return None
         if failed:
             return self.encode(request, results)
@@ -183,6 +185,12 @@ class ProduceWaiter:
         self._remaining = len(waiting)
         for partition, end_offset, _, _, _ in waiting:
             partition.ack_waiters.append((end_offset, self))
+
+    def look_again(self) -> None:
+        """A disk that failed under a later partition of the request may have taken earlier ones with it."""
+        for partition, _, leader_epoch, _, _ in self._waiting:
+            if partition.leader is None or partition.leader_epoch != leader_epoch:
+                self.committed()
 
     def committed(self) -> None:
         self._remaining -= 1
