@@ -24,7 +24,7 @@ def broker(options: Mapping[str, str] | None = None, *, node_id: int = 1) -> Fac
         running = Broker(BrokerConfig.load({}, {}, settings), runtime)
         try:
             await running.start()
-        except BaseException:
+        except Exception:
             await running.stop()
             raise
         # In production this is what keeps the process alive, and what ends it when the broker gives up.
