@@ -178,9 +178,7 @@ class Partition:
         """
         leader = self.leader
         if leader is None:
-            raise KafkaError(Err.NOT_LEADER_OR_FOLLOWER)
-        if self.failed:
-            raise KafkaError(Err.KAFKA_STORAGE_ERROR, "the log directory of this partition is offline")
+            raise self._not_led()
         if needs_isr:
             leader.require_min_isr()
         if end - start > self._max_message_bytes:
@@ -238,9 +236,7 @@ class Partition:
         """
         leader = self.leader
         if leader is None:
-            raise KafkaError(Err.NOT_LEADER_OR_FOLLOWER)
-        if self.failed:
-            raise KafkaError(Err.KAFKA_STORAGE_ERROR, "the log directory of this partition is offline")
+            raise self._not_led()
         leader.require_min_isr()
         log = self.log
         base_offset = log.end_offset
@@ -276,6 +272,11 @@ class Partition:
             raise KafkaError(
                 Err.MESSAGE_TOO_LARGE, f"record batch of {size} bytes, max.message.bytes is {self._max_message_bytes}"
             )
+
+    def _not_led(self) -> KafkaError:
+        if self.failed:
+            return KafkaError(Err.KAFKA_STORAGE_ERROR, "the log directory of this partition is offline")
+        return KafkaError(Err.NOT_LEADER_OR_FOLLOWER)
 
     def _storage_error(self, error: OSError) -> KafkaError:
         if error.errno in (errno.ENOSPC, errno.EDQUOT) and self.log.failed is None:

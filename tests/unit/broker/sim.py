@@ -100,6 +100,30 @@ class Sim:
         await asyncio.sleep(0.2)
 
 
+class HeldSyncs:
+    """From now on nothing becomes durable until the test lets it."""
+
+    def __init__(self, sim: Sim) -> None:
+        self._inner: Any = sim.broker.syncer._runtime
+        self.held: list[tuple[Callable[[], None], Callable[[], None]]] | None = []
+        sim.broker.syncer._runtime = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def sync(self, work: Callable[[], None], done: Callable[[], None]) -> None:
+        if self.held is None:
+            self._inner.sync(work, done)
+        else:
+            self.held.append((work, done))
+
+    def let_go(self) -> None:
+        held, self.held = self.held or [], None
+        for work, done in held:
+            work()
+            done()
+
+
 def produce(topic: str, *batches: bytes, acks: int = -1, timeout_ms: int = 30_000, first: int = 0) -> dict[str, Any]:
     """A Produce request (v3 to v12) with one batch for each partition from `first` on."""
     rows = [{"index": first + at, "records": data} for at, data in enumerate(batches)]

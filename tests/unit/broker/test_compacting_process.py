@@ -53,6 +53,6 @@ def test_the_compacting_process_ends_with_a_broker_that_is_killed(tmp_path: Path
 
 def _runs(pid: int) -> bool:
     try:
-        return "Z" != Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.broker.handlers.fetch import FetchHandler
 from headrace.errors import Err
-from tests.unit.broker.sim import Sim, Wire, fetch, produce, records, run
+from tests.unit.broker.sim import HeldSyncs, Sim, Wire, fetch, produce, records, run
 
 T = "t"
 
@@ -118,35 +118,18 @@ def test_a_wait_sees_nothing_before_it_is_committed() -> None:
 
     async def scenario(sim: Sim) -> None:
         await sim.create(T)
-        held: list[Any] = []
-        sim.broker.syncer._runtime = Holding(sim.broker.syncer._runtime, held)  # type: ignore[assignment]
+        syncs = HeldSyncs(sim)
         writer, reader = await sim.wire(), await sim.wire()
         reader.send("Fetch", 12, fetch(T, 0, max_wait_ms=60_000))
         writer.send("Produce", 9, produce(T, records(), acks=1))
         assert (await writer.receive()).responses[0].partition_responses[0].error_code == 0
         await asyncio.sleep(5)
-        assert held and sim.parked()
+        assert syncs.held and sim.parked()
         assert sizes(await writer.ask("Fetch", 12, fetch(T, 0))) == [0]
-        for work, done in held:
-            work()
-            done()
+        syncs.let_go()
         assert sizes(await reader.receive())[0] > 0
 
     run(scenario)
-
-
-class Holding:
-    """A runtime whose syncs wait for the test."""
-
-    def __init__(self, inner: Any, held: list[Any]) -> None:
-        self._inner = inner
-        self._held = held
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def sync(self, work: Any, done: Any) -> None:
-        self._held.append((work, done))
 
 
 # ---- how much
