@@ -22,7 +22,8 @@ from headrace.records.reader import iter_records
 
 T = TypeVar("T")
 
-GROUP_KEY = 0
+SEVERAL_KEYS_VERSION = 4
+SEVERAL_GROUPS_VERSION = 8
 BY_NAME_VERSION = 9
 """The last version of OffsetCommit and OffsetFetch that names topics by their names."""
 ASSIGNMENT = DATA["ConsumerProtocolAssignment"]
@@ -95,10 +96,12 @@ class Groups:
     async def coordinator(self, group_id: str) -> int:
         """The broker that keeps the group."""
         kind = m.FindCoordinatorRequest
-        request = kind(key=group_id, key_type=GROUP_KEY, coordinator_keys=[group_id])
 
         async def attempt() -> int:
-            answer: m.FindCoordinatorResponse = await self._cluster.to_any(ApiKey.FIND_COORDINATOR, request)
+            connection = await self._cluster.any_connection()
+            several = connection.version_of(ApiKey.FIND_COORDINATOR) >= SEVERAL_KEYS_VERSION
+            request = kind(coordinator_keys=[group_id]) if several else kind(key=group_id)
+            answer: m.FindCoordinatorResponse = await self._request(connection, ApiKey.FIND_COORDINATOR, request)
             found = only(answer.coordinators, "FindCoordinator") if answer.coordinators else answer
             check(found.error_code, f"coordinator of group {group_id!r}", found.error_message or None)
             return found.node_id
@@ -214,11 +217,12 @@ class Groups:
     async def committed(self, group_id: str) -> dict[TopicPartition, Committed]:
         """All offsets that the group has committed."""
         kind = m.OffsetFetchRequest
-        request = kind(
-            group_id=group_id, topics=None, groups=[kind.OffsetFetchRequestGroup(group_id=group_id, topics=None)]
-        )
 
         async def ask(connection: Connection) -> dict[TopicPartition, Committed]:
+            if connection.version_of(ApiKey.OFFSET_FETCH) >= SEVERAL_GROUPS_VERSION:
+                request = kind(groups=[kind.OffsetFetchRequestGroup(group_id=group_id, topics=None)])
+            else:
+                request = kind(group_id=group_id, topics=None)
             answer: m.OffsetFetchResponse = await self._request(
                 connection, ApiKey.OFFSET_FETCH, request, BY_NAME_VERSION
             )

@@ -109,7 +109,7 @@ def run(scenario: Scenario, kind: type[SocketOutbox] | type[TransportOutbox] = S
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  (what it waits for has no event)
+    while not condition():
         await asyncio.sleep(0.001)
 
 

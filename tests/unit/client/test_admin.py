@@ -37,7 +37,7 @@ async def refused(coroutine):
 async def settled(ask, wanted):
     """Apache's brokers learn of a change a moment after it is acknowledged: ask until the answer is as wanted."""
     async with asyncio.timeout(10):
-        while (got := await ask()) != wanted:  # noqa: ASYNC110  nothing tells when
+        while (got := await ask()) != wanted:
             await asyncio.sleep(0.02)
     return got
 
