@@ -16,7 +16,7 @@ from headrace.testing.simulator.disk import CrashMode, MemoryFile
 from headrace.testing.simulator.world import NodeDied, World
 from tests.simulation.harness import BOOTSTRAP, BROKER
 
-TIME_BOX_S = 10.0
+TIME_BOX_S = 6.0
 
 
 class Topics:

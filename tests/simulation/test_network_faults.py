@@ -10,7 +10,7 @@ from headrace.testing.simulator.workload import Options
 from headrace.testing.simulator.world import World
 from tests.simulation.harness import BROKER, Result, clients, small_segments, started, verdict
 
-TIME_BOX_S = 12.0
+TIME_BOX_S = 8.0
 
 
 def run(seed: int) -> Result:

@@ -11,7 +11,7 @@ from headrace.storage.durability import SyncPlan
 from headrace.testing.simulator.disk import CrashMode, MemoryDisk
 from tests.simulation.power_cuts import run
 
-TIME_BOX_S = 25.0
+TIME_BOX_S = 20.0
 SEEDS = 150
 SOAK_SEEDS = 5_000
 
