@@ -141,7 +141,8 @@ class Collector:
         messages = CounterMetricFamily("headrace_topic_messages_in", "Records appended", labels=["topic"])
         received = CounterMetricFamily("headrace_topic_bytes_in", "Bytes appended", labels=["topic"])
         sizes = GaugeMetricFamily("headrace_topic_log_bytes", "Bytes kept on disk", labels=["topic"])
-        for topic, partitions in self._broker.replicas.by_name.items():
+        # A scrape is another thread's: it looks at copies, made in one step each.
+        for topic, partitions in list(self._broker.replicas.by_name.items()):
             members = list(partitions.values())
             messages.add_metric([topic], sum(partition.messages_in for partition in members))
             received.add_metric([topic], sum(partition.bytes_in for partition in members))

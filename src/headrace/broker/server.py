@@ -10,6 +10,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
@@ -140,7 +141,7 @@ class Broker:
         self.maintenance = Maintenance(self)
         self.listeners: list[Listener] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._woken: set[Partition] = set()
+        self._woken: dict[Partition, None] = {}
         self._gc_watch = GcWatch(self.metrics, runtime.perf_counter)
         self._metrics_server: Any = None
         self.stopping = asyncio.Event()
@@ -182,15 +183,17 @@ class Broker:
     # ---- life
 
     async def start(self) -> None:
-        await self.node.open()
         router = Router(
             self,
             {ApiKey.PRODUCE: ProduceHandler(self), ApiKey.FETCH: FetchHandler(self)},
             HANDLERS,
         )
         self.listeners = [Listener(self, endpoint, router) for endpoint in self.config.broker_listeners]
+        # First, since this fails most often, and a broker that cannot start should have touched nothing.
         for listener in self.listeners:
             await listener.bind()
+        self._check_metrics_port()
+        await self.node.open()
         await self.node.register()
         self.maintenance.start()
         self._start_metrics()
@@ -273,10 +276,10 @@ class Broker:
         """Readers of `partition` can go on; together with all others of this turn of the loop."""
         if not self._woken:
             self.runtime.loop.call_soon(self._wake)
-        self._woken.add(partition)
+        self._woken[partition] = None
 
     def _wake(self) -> None:
-        woken, self._woken = self._woken, set()
+        woken, self._woken = self._woken, {}
         for partition in woken:
             for waiter in list(partition.fetch_waiters):
                 waiter.advanced(partition)
@@ -287,6 +290,20 @@ class Broker:
         self.groups.refresh_soon()
 
     # ---- metrics
+
+    def _check_metrics_port(self) -> None:
+        """What the metrics show exists only later, but whether their port is free should be known before."""
+        port = self.config["metrics.port"]
+        if port is not None and port > 0:
+            try:
+                socket.create_server((self.config["metrics.host"], port)).close()
+            except OSError as error:
+                raise self._no_metrics(error) from error
+
+    def _no_metrics(self, error: OSError) -> StartupError:
+        host, port = self.config["metrics.host"], self.config["metrics.port"]
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        return StartupError(f"cannot serve metrics on {host}:{port}: {reason}; choose another with --metrics-port")
 
     def _start_metrics(self) -> None:
         port = self.config["metrics.port"]
@@ -300,7 +317,7 @@ class Broker:
         try:
             self._metrics_server, _ = start_http_server(port, host, registry)
         except OSError as error:
-            raise StartupError(f"cannot serve metrics on {host}:{port}: {error.strerror}") from error
+            raise self._no_metrics(error) from error
         logger.info("metrics on http://%s:%d/metrics", host, self._metrics_server.server_port)
 
 

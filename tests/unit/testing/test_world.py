@@ -30,6 +30,8 @@ async def counter(runtime: SimRuntime) -> Stop:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(), serve)
 
     server, port = await runtime.listen(protocol, "0.0.0.0", 9000)
+    assert not server.is_serving()
+    await server.start_serving()
     assert port == 9000
 
     async def stop() -> None:

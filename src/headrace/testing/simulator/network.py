@@ -96,6 +96,8 @@ class Listener(asyncio.AbstractServer):
         self.port = port
         self.context = copy_context()
         self.owner = CURRENT.get()
+        self.serving = True
+        """Bound already, but refusing until then: what `Runtime.listen` promises."""
         self._closed: asyncio.Future[None] = network.loop.create_future()
 
     @property
@@ -112,12 +114,13 @@ class Listener(asyncio.AbstractServer):
             self._closed.set_result(None)
 
     def is_serving(self) -> bool:
-        return not self._closed.done()
+        return self.serving and not self._closed.done()
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self.network.loop
 
-    async def start_serving(self) -> None: ...
+    async def start_serving(self) -> None:
+        self.serving = True
 
     async def serve_forever(self) -> None:
         try:
@@ -268,7 +271,8 @@ class Network:
         return end.start(factory)
 
     def listener(self, host: str, port: int) -> Listener | None:
-        return self._listeners.get((host, port))
+        found = self._listeners.get((host, port))
+        return found if found is not None and found.serving else None
 
     def here(self) -> str:
         process = CURRENT.get()

@@ -72,6 +72,7 @@ class SimRuntime:
     ) -> tuple[asyncio.AbstractServer, int]:
         assert isinstance(self.loop, SimLoop)
         listener = self.loop.network.listen(protocol_factory, [host], port)
+        listener.serving = False
         return listener, listener.port
 
     def close(self) -> None: ...
