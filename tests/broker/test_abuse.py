@@ -1,0 +1,230 @@
+"""A broker meets what the network brings: garbage, half frames, floods, silence. It keeps serving everybody else."""
+
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.broker.support import (
+    PATIENCE_S,
+    create_topic,
+    eventually,
+    fetch_fields,
+    is_closed,
+    produce,
+    read_log,
+    rss_bytes,
+)
+from tests.compat.process import HeadraceProcess
+from tests.compat.raw import Closed, Connection, decode_response, encode_request, request_header
+
+IDLE_MS = 3000
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeadraceProcess]:
+    config = {"connections.max.idle.ms": IDLE_MS, "socket.request.max.bytes": 8 << 20}
+    with HeadraceProcess(tmp_path_factory.mktemp("abuse") / "data", config=config) as process:
+        create_topic(process.port, "t")
+        yield process
+        assert "Traceback" not in process.output()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def silent(broker: HeadraceProcess) -> Iterator[dict[str, socket.socket]]:
+    """Connected before every other test of this module and silent since: nothing, and a half-sent frame."""
+    connections = {kind: socket.create_connection(("127.0.0.1", broker.port)) for kind in ("mute", "half")}
+    request = encode_request("Metadata", 5, {"topics": []})
+    connections["half"].sendall(struct.pack(">i", len(request)) + request[:-1])
+    yield connections
+    for connection in connections.values():
+        connection.close()
+
+
+@pytest.fixture(autouse=True)
+def still_serving(broker: HeadraceProcess) -> Iterator[None]:
+    """After every abuse: a new client gets its answer, and a record comes back."""
+    yield
+    with Connection(broker.port, PATIENCE_S) as wire:
+        error, offset = produce(wire, "t", 0, b"still here")
+        assert error == 0
+        answer = wire.ask("Fetch", 12, fetch_fields("t", 0, offset))
+        assert b"still here" in bytes(answer.responses[0].partitions[0].records)
+
+
+def no_more(wire: Connection) -> None:
+    """Say that nothing follows; the broker may have closed already."""
+    with suppress(OSError):
+        wire.socket.shutdown(socket.SHUT_WR)
+
+
+def test_random_bytes(broker: HeadraceProcess) -> None:
+    dice = Random(1)
+    for _ in range(60):
+        with Connection(broker.port) as wire:
+            wire.send_bytes(dice.randbytes(dice.choice([1, 4, 13, 100, 5000])))
+            no_more(wire)
+            with pytest.raises(Closed):
+                wire.receive()
+
+
+def test_random_bodies_of_real_requests(broker: HeadraceProcess) -> None:
+    """The header is good and what follows is not: an answer or a closed connection, nothing else."""
+    from headrace.protocol.api import API
+
+    dice = Random(2)
+    for key, api in sorted(API.items()):
+        for version in {api.min_version, api.max_version}:
+            with Connection(broker.port) as wire:
+                body = dice.randbytes(dice.choice([0, 3, 50, 300]))
+                wire.send(request_header(key, version, flexible=version >= api.flexible_from) + body)
+                wire.send_bytes(dice.randbytes(40))
+                no_more(wire)
+                try:
+                    while True:
+                        wire.receive()
+                except Closed:
+                    pass
+
+
+@pytest.mark.parametrize("length", [-(1 << 31), -1, 0, 3, (8 << 20) + 1, (1 << 31) - 1])
+def test_absurd_lengths(broker: HeadraceProcess, length: int) -> None:
+    before = rss_bytes(broker.pid)
+    with Connection(broker.port) as wire:
+        good = encode_request("ApiVersions", 0, {})
+        wire.send_bytes(struct.pack(">i", len(good)) + good + struct.pack(">i", length) + bytes(100))
+        assert decode_response("ApiVersions", 0, wire.receive()).error_code == 0, "the good one is answered first"
+        with pytest.raises(Closed):
+            wire.receive()
+    assert rss_bytes(broker.pid) - before < 8 << 20
+
+
+def test_lengths_that_are_announced_and_never_sent_cost_nothing(broker: HeadraceProcess) -> None:
+    before = rss_bytes(broker.pid)
+    connections = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(200)]
+    for connection in connections:
+        connection.sendall(struct.pack(">i", 8 << 20) + bytes(1000))
+    with Connection(broker.port) as wire:
+        wire.ask("ApiVersions", 0, {})
+    grown = rss_bytes(broker.pid) - before
+    for connection in connections:
+        connection.close()
+    assert grown < 40 << 20, f"{grown >> 20} MB for frames of 1.6 GB that never came"
+
+
+@pytest.mark.parametrize("api, version", [(3, 99), (0, 0), (1, 2), (999, 0), (-1, 0), (18, -5)])
+def test_versions_that_are_not_served_close_the_connection(broker: HeadraceProcess, api: int, version: int) -> None:
+    with Connection(broker.port) as wire:
+        wire.send(request_header(api, version) + bytes(20))
+        with pytest.raises(Closed):
+            frame = wire.receive()
+            assert api == 18, "only ApiVersions has an answer to that"
+            assert decode_response("ApiVersions", 0, frame).error_code == 35
+            raise Closed
+
+
+def test_connections_that_break_off_at_every_byte(broker: HeadraceProcess) -> None:
+    request = encode_request("Metadata", 9, {"topics": [{"name": "t"}]})
+    frame = struct.pack(">i", len(request)) + request
+    for cut in range(len(frame)):
+        with socket.create_connection(("127.0.0.1", broker.port)) as wire:
+            wire.sendall(frame[:cut])
+
+
+def test_one_byte_at_a_time_is_slow_and_right(broker: HeadraceProcess) -> None:
+    with Connection(broker.port) as wire:
+        request = encode_request("Metadata", 5, {"topics": [{"name": "t"}]})
+        for byte in struct.pack(">i", len(request)) + request:
+            wire.send_bytes(bytes([byte]))
+        assert decode_response("Metadata", 5, wire.receive()).topics[0].name == "t"
+
+
+def test_a_flood_of_pipelined_requests_is_answered_in_order(broker: HeadraceProcess) -> None:
+    with Connection(broker.port, PATIENCE_S) as wire:
+        wire.socket.settimeout(PATIENCE_S)
+        count = 3000
+        flood = b""
+        for number in range(count):
+            request = encode_request("ApiVersions", 0, {}, correlation_id=number)
+            flood += struct.pack(">i", len(request)) + request
+        half = len(flood) // 2
+        wire.send_bytes(flood[:half])
+        wire.send_bytes(flood[half:])
+        for number in range(count):
+            decode_response("ApiVersions", 0, wire.receive(), correlation_id=number)
+
+
+def test_a_reader_that_does_not_read_costs_little_and_gets_everything_in_the_end(broker: HeadraceProcess) -> None:
+    port = broker.port
+    create_topic(port, "wide")
+    value = Random(3).randbytes(900_000)
+    with Connection(port, PATIENCE_S) as wire:
+        for _ in range(20):
+            assert produce(wire, "wide", 0, value)[0] == 0
+    before = rss_bytes(broker.pid)
+    slow = []
+    for _ in range(10):
+        wire = Connection(port, PATIENCE_S)
+        for number in range(100):
+            wire.send(encode_request("Fetch", 12, fetch_fields("wide", 0, 0) | {"max_bytes": 20 << 20}, number))
+        slow.append(wire)
+    started = time.monotonic()
+    with Connection(port, PATIENCE_S) as other:
+        for _ in range(20):
+            other.ask("ApiVersions", 0, {})
+    assert time.monotonic() - started < PATIENCE_S
+    grown = rss_bytes(broker.pid) - before
+    assert grown < 30 << 20, f"{grown >> 20} MB held for readers that do not read"
+    frame = slow[0].receive()
+    answer = decode_response("Fetch", 12, frame, 0)
+    assert bytes(answer.responses[0].partitions[0].records).count(value[:100]) >= 1
+    for wire in slow:
+        wire.socket.close()
+        wire.stream.close()
+    assert sum(1 for _ in read_log(port, "wide")) == 20
+
+
+def test_limits_of_connections(tmp_path: Path) -> None:
+    config = {"max.connections.per.ip": 20, "max.connections.per.ip.overrides": "127.0.0.9:3", "max.connections": 22}
+    with HeadraceProcess(tmp_path / "data", config=config) as process:
+        address = ("127.0.0.1", process.port)
+        held = [socket.create_connection(address) for _ in range(25)]
+        eventually(lambda: sum(map(is_closed, held)) == 5, "20 of 25 from one address are kept")
+        few = [socket.create_connection(address, source_address=("127.0.0.9", 0)) for _ in range(5)]
+        eventually(lambda: sum(map(is_closed, few)) == 3, "2 more fill the broker")
+        assert "max.connections=22 reached" in process.output()
+        assert "max.connections.per.ip=20 reached for 127.0.0.1" in process.output()
+        for connection in held:
+            connection.close()
+        again = [socket.create_connection(address, source_address=("127.0.0.9", 0)) for _ in range(3)]
+        eventually(lambda: sum(map(is_closed, again)) == 2, "the override allows 3 in all")
+        with Connection(process.port) as wire:
+            wire.ask("ApiVersions", 0, {})
+
+
+def test_two_thousand_idle_connections(tmp_path: Path) -> None:
+    with HeadraceProcess(tmp_path / "data") as process:
+        create_topic(process.port, "t")
+        before = rss_bytes(process.pid)
+        held = []
+        for _ in range(2000):
+            held.append(socket.create_connection(("127.0.0.1", process.port)))
+        with Connection(process.port, PATIENCE_S) as wire:
+            assert produce(wire, "t", 0, b"x")[0] == 0
+        each = (rss_bytes(process.pid) - before) // len(held)
+        for connection in held:
+            connection.close()
+        assert each < 32 << 10, f"{each} bytes for each idle connection"
+        with Connection(process.port, PATIENCE_S) as wire:
+            assert produce(wire, "t", 0, b"x")[0] == 0
+
+
+def test_silence_and_half_a_frame_end_in_a_closed_connection(silent: dict[str, socket.socket]) -> None:
+    """The last of this module: the silent ones have waited through all the others."""
+    for kind, connection in silent.items():
+        eventually(lambda connection=connection: is_closed(connection), f"the {kind} connection is closed")
