@@ -164,7 +164,7 @@ class SessionCache:
     def create(self, targets: Iterable[Target], privileged: bool, by_id: bool, now_ms: int) -> Session | None:
         """A session for a full fetch, or None when the cache is full of better ones."""
         targets = list(targets)
-        if not targets or (len(self._sessions) >= self.slots and not self._evict(privileged, len(targets), now_ms)):
+        if len(self._sessions) >= self.slots and not self._evict(privileged, len(targets), now_ms):
             return None
         session_id = self._new_id()
         while session_id == NO_SESSION or session_id in self._sessions:

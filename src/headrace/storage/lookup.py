@@ -43,9 +43,10 @@ def _in_segment(segment: Segment, timestamp: int, start_offset: int) -> TimedOff
 def with_max_timestamp(segments: Sequence[Segment]) -> TimedOffset | None:
     """The first record that has the largest timestamp of all."""
     latest = max(segments, key=lambda segment: segment.max_timestamp, default=None)
-    if latest is None or latest.max_timestamp < 0:
+    if latest is None:
         return None
-    place = latest.find(latest.max_timestamp_offset)
+    # Where no record has a timestamp, -1 is the largest and the first record has it.
+    place = latest.find(max(latest.max_timestamp_offset, latest.base_offset))
     if place is None:
         return None
     header = latest.header_at(place.position)

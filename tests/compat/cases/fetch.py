@@ -187,3 +187,76 @@ def sessions_over_deleted_topics(t: Talk) -> None:
     t.settle()
     fetch(t, session_id=answer.session_id, session_epoch=1)
     fetch(t, session_id=answer.session_id, session_epoch=2)
+
+
+@case("Fetch", versions=[4, 9, 10, 13])
+def zstd_for_clients_of_any_age(t: Talk) -> None:
+    t.topic(compression_type="zstd")
+    t.produced(t.name(), batch(b"a"))
+    fetch(t, entry(t, "t", part(0)))
+
+
+@case("Fetch", versions=[4, 11, 18])
+def more_bytes_wanted_than_allowed(t: Talk) -> None:
+    """It would never be enough, so the broker must not wait for it."""
+    t.three_batches(t.topic())
+    fetch(t, entry(t, "t", part(0)), max_wait_ms=60_000, min_bytes=100_000, max_bytes=100)
+    fetch(t, entry(t, "t", part(6)), max_wait_ms=60_000, min_bytes=100_000, max_bytes=0)
+
+
+@case("Fetch", versions=[5, 12, 13, 18])
+def log_starts_of_replicas(t: Talk) -> None:
+    t.three_batches(t.topic())
+    for offset in (3, -9):
+        fetch(t, entry(t, "t", part(0, log_start_offset=offset)))
+
+
+@case("Fetch", versions=[7, 12, 13, 18])
+def sessions_that_shrink_and_begin_anew(t: Talk) -> None:
+    topic = t.topic(partitions=3)
+    t.three_batches(topic)
+    gone = {"topic_id": t.id_of()} if t.version >= 13 else {"topic": topic}
+    session = fetch(t, entry(t, "t", part(6), part(0, 1)), session_id=0, session_epoch=0).session_id
+    t.note("updated twice and forgotten at once")
+    forgotten = [gone | {"partitions": [0, 0, 7]}]
+    fetch(t, entry(t, "t", part(6), part(3)), session_id=session, session_epoch=1, forgotten_topics_data=forgotten)
+    t.note("all is forgotten")
+    forgotten = [gone | {"partitions": [0, 1, 2]}]
+    fetch(t, session_id=session, session_epoch=2, forgotten_topics_data=forgotten)
+    fetch(t, session_id=session, session_epoch=3)
+    t.note("begun anew")
+    old = fetch(t, entry(t, "t", part(6)), session_id=0, session_epoch=0).session_id
+    new = fetch(t, entry(t, "t", part(3)), session_id=old, session_epoch=0).session_id
+    t.note(old != new)
+    fetch(t, session_id=old, session_epoch=1)
+    t.note("ended with a full fetch")
+    fetch(t, entry(t, "t", part(3)), session_id=new, session_epoch=-1)
+    fetch(t, session_id=new, session_epoch=1)
+    t.note("begun with nothing")
+    session = fetch(t, session_id=0, session_epoch=0).session_id
+    fetch(t, entry(t, "t", part(3)), session_id=session, session_epoch=1)
+
+
+@case("Fetch", versions=[7, 12, 13, 18])
+def what_sessions_tell(t: Talk) -> None:
+    topic = t.topic(partitions=2)
+    t.three_batches(topic)
+    session = fetch(t, entry(t, "t", part(99), part(0, 1)), session_id=0, session_epoch=0).session_id
+    t.note("an error is told again and again, then that it is over")
+    fetch(t, session_id=session, session_epoch=1)
+    fetch(t, entry(t, "t", part(6)), session_id=session, session_epoch=2)
+    fetch(t, session_id=session, session_epoch=3)
+    t.note("a new start of the log is told once")
+    where = [{"name": topic, "partitions": [{"partition_index": 0, "offset": 3}]}]
+    t.call("DeleteRecords", topics=where, timeout_ms=5000)
+    fetch(t, session_id=session, session_epoch=4)
+    fetch(t, session_id=session, session_epoch=5)
+
+
+@case("Fetch", versions=[12, 13])
+def sessions_by_name_and_by_id(t: Talk) -> None:
+    t.topic()
+    session = fetch(t, entry(t, "t", part(0)), session_id=0, session_epoch=0).session_id
+    other = {"session_id": session, "session_epoch": 1, "max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1000}
+    t.ask("Fetch", 25 - t.version, topics=[], **other)
+    fetch(t, session_id=session, session_epoch=1)

@@ -92,6 +92,29 @@ def after_deleting_records(t: Talk) -> None:
         t.ask(replica_id=-1, topics=where(t.name(), at(timestamp)))
 
 
+@case("ListOffsets", versions=[1, 7, 8, 11])
+def logs_without_times_or_records(t: Talk) -> None:
+    t.topic("empty")
+    t.topic("timeless")
+    t.produced(t.name("timeless"), batch(b"a", base_timestamp=-1), batch(b"b", base_timestamp=-1))
+    t.three_batches(t.topic("cut"))
+    t.call("DeleteRecords", topics=where(t.name("cut"), {"partition_index": 0, "offset": 6}), timeout_ms=5000)
+    for label in ("empty", "timeless", "cut"):
+        for timestamp in (-1, -2, -3, -4, 0, FIXED_MS, 1 << 50):
+            t.note(f"{label} {timestamp}")
+            t.ask(replica_id=-1, topics=where(t.name(label), at(timestamp)))
+
+
+@case("ListOffsets", versions=[1, 4, 11])
+def topics_named_twice(t: Talk) -> None:
+    t.three_batches(t.topic("a"))
+    t.three_batches(t.topic("b"))
+    a, b = t.name("a"), t.name("b")
+    t.ask(replica_id=-1, topics=where(a, at(-1)) + where(b, at(-1)) + where(a, at(-1, 1)))
+    t.ask(replica_id=-1, topics=where(a))
+    t.ask(replica_id=-1, topics=where(a, at(-1)) + where(a, at(-1)))
+
+
 def epochs(topic: str, *asked: tuple[int, int, int]) -> list[dict[str, Any]]:
     """Pairs of (partition, current leader epoch, leader epoch)."""
     parts = [{"partition": p, "current_leader_epoch": current, "leader_epoch": e} for p, current, e in asked]

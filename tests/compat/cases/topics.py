@@ -153,6 +153,16 @@ def no_time_allowed(t: Talk) -> None:
     create(t, new(t.name("b")), timeout_ms=-1)
 
 
+@case("CreateTopics", versions=[2, 4, 5, 7])
+def large_and_special(t: Talk) -> None:
+    for count in (9_999, 10_000, 10_001, 2147483647):
+        t.note(f"{count} partitions")
+        create(t, new(t.name("big"), count), validate_only=True)
+    create(t, new(t.name("a"), 5_000), new(t.name("b"), 5_000), validate_only=True)
+    for name in ("__cluster_metadata", "__transaction_state", "__share_group_state"):
+        create(t, new(name), validate_only=True)
+
+
 def delete(t: Talk, *names: str) -> None:
     if t.version < 6:
         t.ask(topic_names=list(names), timeout_ms=10_000)

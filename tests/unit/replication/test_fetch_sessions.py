@@ -144,8 +144,11 @@ def test_a_session_with_nothing_left_is_closed_and_answered_without() -> None:
     assert context.session is None and not context.error and not context.wants_session and len(sessions) == 0
 
 
-def test_no_session_for_nothing() -> None:
-    assert cache().create([], False, False, 0) is None
+def test_a_session_may_begin_with_nothing() -> None:
+    sessions = cache()
+    session = sessions.create([], False, False, 0)
+    assert session is not None
+    assert list(sessions.open(session.id, 1, [Target(NAME, 0, 0, 1)], (), False, 0).targets), "and be filled later"
 
 
 # ---- what an answer tells

@@ -23,7 +23,6 @@ from headrace.protocol.hot import (
     decode_fetch,
     encode_fetch_response_head,
 )
-from headrace.records.compression import Codec
 from headrace.replication.fetch_sessions import FetchContext, Session, Target, Topic
 from headrace.storage.log import Slice
 from headrace.storage.segment import CorruptSegment
@@ -35,7 +34,7 @@ logger = logging.getLogger("headrace.fetch")
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 WAIT_MS_MAX = 24 * 3600 * 1000
-STORAGE_ERROR_SINCE, ZSTD_SINCE, HINTS_SINCE = 6, 10, 16
+STORAGE_ERROR_SINCE, HINTS_SINCE = 6, 16
 """Versions from which clients understand these."""
 LEADER_MOVED = frozenset({Err.NOT_LEADER_OR_FOLLOWER, Err.FENCED_LEADER_EPOCH})
 
@@ -148,10 +147,6 @@ class FetchHandler:
                     raise KafkaError(Err.INVALID_REQUEST, f"at most {limit} bytes are asked for")
                 # The first records are given even if they alone are too much: a consumer must never get stuck.
                 piece = log.read(target.offset, limit, bound, reading.length == 0)
-                if version < ZSTD_SINCE and log.config.compression == Codec.ZSTD:
-                    if piece is not None:
-                        piece.release()
-                    raise KafkaError(Err.UNSUPPORTED_COMPRESSION_TYPE)
             except KafkaError as error:
                 reading.results.append((target, self._failure(target, error, version)))
                 reading.enough = True

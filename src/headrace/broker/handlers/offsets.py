@@ -83,7 +83,7 @@ def _look_up(broker: "Broker", version: int, message: m.ListOffsetsRequest, topi
         if not certain:
             raise not_yet
         return NOTHING
-    return found.offset, found.timestamp, log.epochs.epoch_for(found.offset)
+    return found.offset, found.timestamp, found.leader_epoch
 
 
 def _partition(broker: "Broker", topic: str, index: int, epoch: int, replica_id: int = CONSUMER) -> Partition:
