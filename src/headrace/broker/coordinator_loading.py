@@ -90,7 +90,23 @@ class Loader:
             seconds = self._coordinator.perf_counter() - began
             level = logging.INFO if seconds > 1 else logging.DEBUG
             logger.log(level, "%s loaded: %d records in %.1f s", partition, records, seconds)
+            self._activate_when_committed(host, shard)
+
+    def _activate_when_committed(self, host: ShardHost, shard: GroupShard) -> None:
+        """A new leader may not know yet that all it has is committed. Until it does, offsets would seem to go back."""
+        end_offset = host.partition.log.end_offset
+        if host.partition.high_watermark >= end_offset:
             self._activate(host, shard)
+        else:
+            host.partition.ack_waiters.append((end_offset, Catchup(self, host, shard, end_offset)))
+
+    def caught_up(self, host: ShardHost, shard: GroupShard, end_offset: int) -> None:
+        if host.state is not State.LOADING or host.partition.leader is None:
+            return
+        if host.partition.log.end_offset == end_offset:
+            self._activate(host, shard)
+        else:
+            self.add(host)  # one of Kafka's tools has written meanwhile
 
     def _activate(self, host: ShardHost, shard: GroupShard) -> None:
         try:
@@ -98,6 +114,21 @@ class Loader:
         except Exception:
             logger.exception("%s cannot be loaded, its groups have no coordinator", host.partition)
             host.close(Err.NOT_COORDINATOR, State.FAILED)
+
+
+class Catchup:
+    """A loaded shard that waits for the high watermark to pass what it was loaded from."""
+
+    __slots__ = ("_end_offset", "_host", "_loader", "_shard")
+
+    def __init__(self, loader: Loader, host: ShardHost, shard: GroupShard, end_offset: int) -> None:
+        self._loader = loader
+        self._host = host
+        self._shard = shard
+        self._end_offset = end_offset
+
+    def committed(self) -> None:
+        self._loader.caught_up(self._host, self._shard, self._end_offset)
 
 
 class Load:

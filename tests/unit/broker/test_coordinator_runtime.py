@@ -1,0 +1,433 @@
+"""The coordinator on a whole broker in a simulated world: what it writes, what survives, what it says while it cannot."""
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from headrace.broker.coordinator_host import State
+from headrace.broker.coordinator_loading import SLICE_SECONDS, Load
+from headrace.broker.coordinator_runtime import OFFSETS_TOPIC, partition_for
+from headrace.broker.server import Broker
+from headrace.client.admin import Admin
+from headrace.client.connection import Connection
+from headrace.client.errors import RequestFailed
+from headrace.client.groups import Groups
+from headrace.config import BrokerConfig
+from headrace.errors import Err
+from headrace.protocol import messages as m
+from headrace.protocol.api import ApiKey
+from headrace.testing.simulator.disk import CrashMode
+from headrace.testing.simulator.world import SimRuntime, Stop, World
+
+T = TypeVar("T")
+
+HOST, PORT = "b1", 9092
+BOOTSTRAP = f"{HOST}:{PORT}"
+
+
+class Machine:
+    """A node whose broker the test can look into."""
+
+    def __init__(self, world: World, **options: str) -> None:
+        self.node = world.node(HOST)
+        self.broker: Broker
+        self._options = {
+            "node.id": "1", "log.dirs": "/data", "listeners": f"PLAINTEXT://0.0.0.0:{PORT}",
+            "offsets.topic.num.partitions": "4", "group.initial.rebalance.delay.ms": "0", **options,
+        }  # fmt: skip
+
+    async def start(self) -> None:
+        async def factory(runtime: SimRuntime) -> Stop:
+            self.broker = Broker(BrokerConfig.load({}, {}, self._options), runtime)
+            await self.broker.start()
+            return self.broker.stop
+
+        await self.node.start(factory)
+
+    @property
+    def disk(self) -> Any:
+        return self.node.disk
+
+
+def in_world(main: Callable[[World], Coroutine[Any, Any, T]], seed: int = 1) -> T:
+    with World(seed) as world:
+        return world.run(main(world))
+
+
+async def connect() -> Connection:
+    return await Connection.open(HOST, PORT, client_id="test", timeout_s=5)
+
+
+async def commit(connection: Connection, group: str, offset: int, *, partition: int = 0, metadata: str = "") -> Err:
+    kind = m.OffsetCommitRequest
+    row = kind.OffsetCommitRequestPartition(
+        partition_index=partition, committed_offset=offset, committed_metadata=metadata
+    )
+    request = kind(
+        group_id=group, generation_id_or_member_epoch=-1, topics=[kind.OffsetCommitRequestTopic(name="t", partitions=[row])]
+    )
+    answer = await connection.request(ApiKey.OFFSET_COMMIT, request, version_max=9)
+    return Err(answer.topics[0].partitions[0].error_code)
+
+
+async def with_topic(world: World, **options: str) -> Machine:
+    machine = Machine(world, **options)
+    await machine.start()
+    async with Admin(BOOTSTRAP) as admin:
+        await admin.create_topic("t", 3)
+        await Groups(admin).coordinator("g")
+    return machine
+
+
+async def committed(group: str) -> dict[int, int]:
+    async with Admin(BOOTSTRAP) as admin:
+        return {index: found.offset for (_, index), found in (await Groups(admin).committed(group)).items()}
+
+
+# ---- where a group lives
+
+
+@pytest.mark.parametrize(
+    ("group", "count", "partition"),
+    [
+        ("", 50, 0),
+        ("abc", 50, 96354 % 50),
+        ("my-group", 50, 12),
+        ("polygenelubricants", 50, 0),  # its hash is the smallest integer, which has no absolute value
+        ("grüße", 7, 4),
+        ("🦜", 50, 30),
+    ],
+)
+def test_the_partition_of_a_group_is_kafkas(group: str, count: int, partition: int) -> None:
+    assert partition_for(group, count) == partition
+
+
+def test_the_offsets_topic_is_made_on_first_use_in_its_own_shape() -> None:
+    async def main(world: World) -> None:
+        machine = Machine(world)
+        await machine.start()
+        async with Admin(BOOTSTRAP) as admin:
+            assert await Groups(admin).list_groups() == []
+            assert OFFSETS_TOPIC not in machine.broker.image.topic_ids
+            # Asking for its metadata with auto-creation must not make an ordinary topic of it.
+            connection = await connect()
+            asked = m.MetadataRequest(
+                topics=[m.MetadataRequest.MetadataRequestTopic(name=OFFSETS_TOPIC)], allow_auto_topic_creation=True
+            )
+            await connection.request(ApiKey.METADATA, asked)
+            assert await Groups(admin).coordinator("g") == 1
+        partitions = machine.broker.replicas.by_name[OFFSETS_TOPIC]
+        assert len(partitions) == 4
+        config = partitions[0].log.config
+        assert config.compact and not config.delete and config.segment_bytes == 104857600
+
+    in_world(main)
+
+
+@pytest.mark.parametrize(
+    ("key_type", "error"), [(0, Err.NONE), (1, Err.COORDINATOR_NOT_AVAILABLE), (2, Err.INVALID_REQUEST), (9, Err.INVALID_REQUEST)]
+)
+@pytest.mark.parametrize("version", [1, 3, 4, 6])
+def test_find_coordinator(key_type: int, error: Err, version: int) -> None:
+    async def main(world: World) -> None:
+        await Machine(world).start()
+        connection = await connect()
+        kind = m.FindCoordinatorRequest
+        if version < 4:
+            answer = await connection.request(
+                ApiKey.FIND_COORDINATOR, kind(key="g", key_type=key_type), version_max=version
+            )
+            found = [answer]
+        else:
+            answer = await connection.request(
+                ApiKey.FIND_COORDINATOR, kind(coordinator_keys=["g", "h"], key_type=key_type), version_max=version
+            )
+            found = answer.coordinators
+            assert [row.key for row in found] == ["g", "h"]
+        for row in found:
+            assert row.error_code == error
+            assert (row.node_id, row.port) == ((1, PORT) if not error else (-1, -1))
+
+    in_world(main)
+
+
+# ---- what is promised, stays
+
+
+def test_an_acknowledged_commit_survives_a_power_cut_whatever_durability_says() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world, durability="replicated")
+        connection = await connect()
+        for offset in range(20):
+            assert await commit(connection, "g", offset) is Err.NONE
+        machine.node.crash(CrashMode.LOSE)
+        await machine.start()
+        assert await committed("g") == {0: 19}
+
+    in_world(main)
+
+
+def test_commits_of_one_turn_share_a_batch() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        connections = [await connect() for _ in range(30)]
+        log = machine.broker.groups.host("g").partition.log
+        before = log.active.size, log.end_offset
+        done = await asyncio.gather(*(commit(c, "g", n, partition=n % 3) for n, c in enumerate(connections)))
+        assert set(done) == {Err.NONE}
+        assert log.end_offset - before[1] == 30
+        batches = len(log.active.tail_positions)
+        assert batches < 30, "each had a batch, and a sync, of its own"
+
+    with World(3, work_s=(0.005, 0.005)) as world:
+        world.run(main(world))
+
+
+def test_a_failed_append_drops_what_was_decided_on_it() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        connection = await connect()
+        assert await commit(connection, "g", 1) is Err.NONE
+        first = machine.broker.groups.host("g")
+        machine.disk.fail("append", errno.ENOSPC, path=f"*{OFFSETS_TOPIC}*")
+        assert await commit(connection, "g", 2) is Err.NOT_COORDINATOR
+        assert first.state is State.CLOSED
+        await asyncio.sleep(1)
+        assert await committed("g") == {0: 1}, "the refused commit must not be seen"
+        assert await commit(connection, "g", 3) is Err.NONE
+        assert await committed("g") == {0: 3}
+
+    in_world(main)
+
+
+def test_a_write_of_someone_else_to_the_partition_is_noticed() -> None:
+    """Kafka's tools may write to internal topics: the shard has not seen that, and must be loaded again."""
+
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        connection = await connect()
+        assert await commit(connection, "g", 1) is Err.NONE
+        host = machine.broker.groups.host("g")
+        log = host.partition.log
+        batch = bytearray(log.read(0, 1 << 20, log.end_offset).read())  # type: ignore[union-attr]
+        host.partition.append_own(batch, 1, 0)
+        assert await commit(connection, "g", 2) is not Err.NONE
+        await asyncio.sleep(1)
+        assert await commit(connection, "g", 3) is Err.NONE
+
+    in_world(main)
+
+
+def test_a_mistake_in_a_decision_costs_one_answer_and_a_reload() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        connection = await connect()
+        assert await commit(connection, "g", 1) is Err.NONE
+        host = machine.broker.groups.host("g")
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("planted")
+
+        host.shard.offset_commit = broken  # type: ignore[method-assign, assignment]
+        assert await commit(connection, "g", 2) is Err.UNKNOWN_SERVER_ERROR
+        await asyncio.sleep(1)
+        assert await commit(connection, "g", 3) is Err.NONE
+        assert await committed("g") == {0: 3}
+
+    in_world(main)
+
+
+def test_a_commit_too_large_for_a_batch_changes_nothing() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.create_topic("t2", 1)
+        machine.broker.replicas.by_name[OFFSETS_TOPIC][partition_for("g", 4)].log.config = _small(machine)
+        connection = await connect()
+        assert await commit(connection, "g", 1) is Err.NONE
+        assert await commit(connection, "g", 2, metadata="x" * 3000) is Err.UNKNOWN_SERVER_ERROR
+        assert await committed("g") == {0: 1}
+
+    in_world(main)
+
+
+def _small(machine: Machine) -> Any:
+    import msgspec
+
+    config = machine.broker.replicas.by_name[OFFSETS_TOPIC][0].log.config
+    return msgspec.structs.replace(config, max_message_bytes=2000)
+
+
+def test_offsets_of_a_deleted_topic_go_with_it() -> None:
+    async def main(world: World) -> None:
+        await with_topic(world)
+        connection = await connect()
+        assert await commit(connection, "g", 7) is Err.NONE
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.delete_topic("t")
+            await asyncio.sleep(1)
+            assert await committed("g") == {}
+            await admin.create_topic("t", 3)
+        assert await committed("g") == {}
+
+    in_world(main)
+
+
+def test_offsets_expire_by_the_clock() -> None:
+    async def main(world: World) -> None:
+        options = {"offsets.retention.minutes": "10", "offsets.retention.check.interval.ms": "60000"}
+        await with_topic(world, **options)
+        connection = await connect()
+        assert await commit(connection, "g", 7) is Err.NONE
+        await asyncio.sleep(8 * 60)
+        assert await committed("g") == {0: 7}
+        await asyncio.sleep(4 * 60)
+        assert await committed("g") == {}
+
+    in_world(main)
+
+
+# ---- while it cannot answer
+
+
+def test_a_shard_that_loads_says_so_and_is_filled_without_holding_the_loop() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        connection = await connect()
+        for offset in range(300):
+            assert await commit(connection, "g", offset) is Err.NONE
+        machine.node.kill()
+        await machine.start()
+        # Loads begin when the broker leads again, and take at least one read from the disk.
+        assert machine.broker.groups.hosts[partition_for("g", 4)].state is State.LOADING
+        assert await committed("g") == {0: 299}, "and never an older one"
+        assert machine.broker.groups.loader.records >= 300
+
+    in_world(main)
+
+
+def test_loading_refuses_with_load_in_progress() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        host = machine.broker.groups.host("g")
+        host.state = State.LOADING
+        connection = await connect()
+        assert await commit(connection, "g", 1) is Err.COORDINATOR_LOAD_IN_PROGRESS
+        answer = await connection.request(ApiKey.LIST_GROUPS, m.ListGroupsRequest())
+        assert answer.error_code == Err.COORDINATOR_LOAD_IN_PROGRESS
+        described = await connection.request(ApiKey.DESCRIBE_GROUPS, m.DescribeGroupsRequest(groups=["g"]))
+        assert described.groups[0].error_code == Err.COORDINATOR_LOAD_IN_PROGRESS
+        deleted = await connection.request(ApiKey.DELETE_GROUPS, m.DeleteGroupsRequest(groups_names=["g"]))
+        assert deleted.results[0].error_code == Err.COORDINATOR_LOAD_IN_PROGRESS
+        host.state = State.ACTIVE
+
+    in_world(main)
+
+
+def test_a_load_gives_way_every_few_milliseconds() -> None:
+    async def main(world: World) -> int:
+        machine = await with_topic(world)
+        connection = await connect()
+        for offset in range(60):
+            assert await commit(connection, "g", offset) is Err.NONE
+        host = machine.broker.groups.host("g")
+        ticks = iter(range(10**9))
+        gave_way = 0
+
+        class Counting(Load):
+            async def _give_way(self) -> None:
+                nonlocal gave_way
+                gave_way += 1
+                await super()._give_way()
+
+        host.state = State.LOADING
+        load = Counting(machine.broker.groups, host, machine.broker.groups.new_shard(host.partition))
+        # Each look at the clock finds it a fifth of a slice later.
+        load._perf_counter = lambda: next(ticks) * SLICE_SECONDS / 5
+        records = await load.run()
+        host.state = State.ACTIVE
+        assert records == host.partition.log.end_offset
+        return gave_way
+
+    assert in_world(main) >= 8
+
+
+def test_a_damaged_offsets_log_is_not_served_as_if_it_were_whole() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        connection = await connect()
+        assert await commit(connection, "g", 1) is Err.NONE
+        host = machine.broker.groups.host("g")
+
+        def unreadable(*_: object) -> None:
+            raise OSError(errno.EIO, "planted")
+
+        host.partition.log.read = unreadable  # type: ignore[method-assign, assignment]
+        host._reload(Err.NOT_COORDINATOR)
+        await asyncio.sleep(1)
+        assert await commit(connection, "g", 2) is Err.NOT_COORDINATOR
+        other = next(name for name in "abcdefgh" if partition_for(name, 4) != partition_for("g", 4))
+        assert await commit(connection, other, 2) is Err.NONE, "other shards serve on"
+
+    in_world(main)
+
+
+def test_a_stop_does_not_wait_for_a_rebalance() -> None:
+    async def main(world: World) -> float:
+        machine = await with_topic(world, **{"group.initial.rebalance.delay.ms": "60000"})
+        connection = await connect()
+        kind = m.JoinGroupRequest
+        join = kind(
+            group_id="g", session_timeout_ms=30_000, rebalance_timeout_ms=600_000, protocol_type="consumer",
+            protocols=[kind.JoinGroupRequestProtocol(name="range", metadata=b"")],
+        )  # fmt: skip
+        waiting = asyncio.create_task(connection.request(ApiKey.JOIN_GROUP, join, version_max=3))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        before = world.loop.time()
+        await machine.node.stop()
+        assert (await waiting).error_code == Err.NOT_COORDINATOR
+        return world.loop.time() - before
+
+    assert in_world(main) < 5
+
+
+def test_a_failed_disk_takes_its_groups_with_it() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world, **{"log.dirs": "/data,/more"})
+        connection = await connect()
+        folder = machine.broker.groups.host("g").partition.log.path.rpartition("/")[0]
+        if folder == "/data":
+            return  # the metadata log lies there: the whole broker would stop
+        machine.disk.fail("sync", errno.EIO, path=f"{folder}/*", times=None)
+        assert await commit(connection, "g", 1) is Err.NOT_COORDINATOR
+        await asyncio.sleep(0.5)
+        assert await commit(connection, "g", 1) is Err.NOT_COORDINATOR
+
+    for seed in range(3):
+        in_world(main, seed)
+
+
+def test_groups_and_offsets_by_the_client_api() -> None:
+    async def main(world: World) -> None:
+        await with_topic(world)
+        async with Admin(BOOTSTRAP) as admin:
+            groups = Groups(admin)
+            await groups.commit("g", {("t", 0): 5, ("t", 2): 7})
+            await groups.commit("h", {("t", 1): 1})
+            assert [group.group_id for group in await groups.list_groups()] == ["g", "h"]
+            assert (await groups.describe("g")).state == "Empty"
+            with pytest.raises(RequestFailed, match="no group of this name"):
+                await groups.describe("nobody")
+            with pytest.raises(RequestFailed) as refused:
+                await groups.commit("g", {("t", 9): 5})
+            assert refused.value.error is Err.UNKNOWN_TOPIC_OR_PARTITION
+            await groups.delete("g")
+            assert await groups.committed("g") == {}
+            with pytest.raises(RequestFailed):
+                await groups.delete("g")
+
+    in_world(main)
