@@ -1,0 +1,118 @@
+"""Apache Kafka's own tools and files on our groups, and ours on its."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka as confluent
+import pytest
+
+from tests.compat.process import HeadraceProcess
+from tests.groups.harness import QUICK, committed, create_topic, describe, quiet_producer
+from tests.reference.apache import ApacheKafka, Unavailable, dump_log, run_tool
+
+pytestmark = pytest.mark.reference
+
+TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+RECORDS = 60
+
+
+def fill(bootstrap: str, topic: str) -> None:
+    create_topic(bootstrap, topic, 2)
+    with quiet_producer(bootstrap) as producer:
+        for number in range(RECORDS):
+            producer.produce(topic, b"%d" % number, partition=number % 2)
+
+
+def consume(bootstrap: str, topic: str, group: str, protocol: str = "classic", count: int = RECORDS) -> confluent.Consumer:
+    """A consumer that has read and committed `count` records, still a member."""
+    config = {
+        "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+        "enable.auto.commit": False, "group.protocol": protocol, "log_level": 0,
+    }  # fmt: skip
+    consumer = confluent.Consumer(config)
+    consumer.subscribe([topic])
+    left = count
+    while left:
+        messages = consumer.consume(left, 30)
+        assert messages, f"{count - left} of {count} records"
+        left -= sum(message.error() is None for message in messages)
+    consumer.commit(asynchronous=False)
+    return consumer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def jars() -> None:
+    from tests.reference import apache
+
+    try:
+        apache.java()
+        apache.libs()
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_kafkas_group_tool_describes_resets_and_deletes(broker: HeadraceProcess, protocol: str) -> None:
+    topic, group = f"tool-{protocol}", f"tools-{protocol}"
+    fill(broker.bootstrap, topic)
+    consumer = consume(broker.bootstrap, topic, group, protocol)
+    ask = ("--bootstrap-server", broker.bootstrap, "--group", group)
+    try:
+        described = run_tool(TOOL, *ask, "--describe")
+        rows = re.findall(rf"^{group}\s+{topic}\s+(\d)\s+(\d+)\s+(\d+)\s+(\d+)\s+\S+\s+/127.0.0.1", described, re.M)
+        assert sorted(rows) == [("0", "30", "30", "0"), ("1", "30", "30", "0")], described
+        state = run_tool(TOOL, *ask, "--describe", "--state", "--verbose")
+        assert "Stable" in state, state
+    finally:
+        consumer.close()
+    run_tool(TOOL, *ask, "--reset-offsets", "--topic", topic, "--shift-by", "-10", "--execute")
+    assert {key: found.offset for key, found in asyncio.run(committed(broker.bootstrap, group)).items()} == {
+        (topic, 0): 20, (topic, 1): 20,
+    }  # fmt: skip
+    assert group in run_tool(TOOL, "--bootstrap-server", broker.bootstrap, "--list")
+    run_tool(TOOL, *ask, "--delete")
+    assert group not in run_tool(TOOL, "--bootstrap-server", broker.bootstrap, "--list").split()
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a broker of ours that has served groups of both protocols, and was stopped."""
+    data = tmp_path_factory.mktemp("ours") / "data"
+    with HeadraceProcess(data, config=QUICK | {"offsets.topic.num.partitions": 1}) as running:
+        fill(running.bootstrap, "t")
+        consume(running.bootstrap, "t", "classic-group").close()
+        consume(running.bootstrap, "t", "consumer-group", "consumer").close()
+    yield data
+
+
+def test_kafkas_dump_tool_decodes_our_records(ours: Path) -> None:
+    dumped = dump_log(ours / "__consumer_offsets-0" / "00000000000000000000.log", "--offsets-decoder")
+    assert "Could not" not in dumped and "rror" not in dumped, dumped
+    commits = re.findall(r'"type":"1","data":\{"group":"([^"]+)","topic":"t","partition":(\d)\}', dumped)
+    assert set(commits) == {(g, p) for g in ("classic-group", "consumer-group") for p in "01"}
+    assert '"type":"2","data":{"group":"classic-group"}' in dumped
+    for kind in (3, 5, 6, 7, 8):  # 4 is no longer written
+        assert f'"type":"{kind}","data":{{"groupId":"consumer-group"' in dumped, kind
+
+
+def test_apache_kafka_goes_on_with_our_groups_and_we_with_its(ours: Path, tmp_path: Path) -> None:
+    with ApacheKafka(tmp_path / "apache", data=ours, properties={"offsets.topic.num.partitions": 1}) as apache:
+        for group in ("classic-group", "consumer-group"):
+            found = asyncio.run(committed(apache.bootstrap, group))
+            assert {key: row.offset for key, row in found.items()} == {("t", 0): 30, ("t", 1): 30}
+            assert asyncio.run(describe(apache.bootstrap, group)).type == group.split("-")[0]
+        with quiet_producer(apache.bootstrap) as producer:
+            for number in range(RECORDS):
+                producer.produce("t", b"%d" % number, partition=number % 2)
+        for protocol in ("classic", "consumer"):
+            # Left without a word, so that members are in the log that we load.
+            consume(apache.bootstrap, "t", f"{protocol}-group", protocol)
+            consume(apache.bootstrap, "t", f"kafkas-{protocol}", protocol, 2 * RECORDS).close()
+        apache.kill9()
+    with HeadraceProcess(ours, config=QUICK | {"offsets.topic.num.partitions": 1}) as running:
+        for group in ("classic-group", "consumer-group", "kafkas-classic", "kafkas-consumer"):
+            found = asyncio.run(committed(running.bootstrap, group))
+            assert {key: row.offset for key, row in found.items()} == {("t", 0): 60, ("t", 1): 60}, group
+        assert not [line for line in running.output().splitlines() if "left alone" in line or "ERROR" in line]
