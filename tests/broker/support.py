@@ -70,9 +70,24 @@ def fetch_fields(topic: str, partition: int, offset: int, **more: Any) -> dict[s
     return {**defaults, **more, "topics": [{"topic": topic, "partitions": rows}]}
 
 
+def end_offset(wire: Connection, topic: str, partition: int = 0) -> int:
+    """Where committed records end. A leader that has just started may first have to sync what it found."""
+    rows = [{"partition_index": partition, "timestamp": -1}]
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        answer = wire.ask("ListOffsets", 5, {"replica_id": -1, "topics": [{"name": topic, "partitions": rows}]})
+        found = answer.topics[0].partitions[0]
+        if found.error_code != Err.OFFSET_NOT_AVAILABLE:
+            assert found.error_code == 0, Err(found.error_code)
+            return int(found.offset)
+        assert time.monotonic() < deadline, "never available"
+        time.sleep(0.01)
+
+
 def read_log(port: int, topic: str, partition: int = 0) -> Iterator[tuple[int, bytes]]:
     """(offset, value) of every committed record. Checks each batch's CRC and that offsets have no gaps."""
     with Connection(port, PATIENCE_S) as wire:
+        end_offset(wire, topic, partition)
         offset = 0
         while True:
             answer = wire.ask("Fetch", 12, fetch_fields(topic, partition, offset))

@@ -211,9 +211,7 @@ def test_two_thousand_idle_connections(tmp_path: Path) -> None:
     with HeadraceProcess(tmp_path / "data") as process:
         create_topic(process.port, "t")
         before = rss_bytes(process.pid)
-        held = []
-        for _ in range(2000):
-            held.append(socket.create_connection(("127.0.0.1", process.port)))
+        held = [socket.create_connection(("127.0.0.1", process.port)) for _ in range(2000)]
         with Connection(process.port, PATIENCE_S) as wire:
             assert produce(wire, "t", 0, b"x")[0] == 0
         each = (rss_bytes(process.pid) - before) // len(held)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-ADDRESS = re.compile(r"127\.0\.0\.1:(\d+)")
+ADDRESS = re.compile(r"ready on 127\.0\.0\.1:(\d+)")
 START_LIMIT_S = 30
 STOP_LIMIT_S = 60
 
