@@ -164,6 +164,7 @@ class Node:
         )
         self.broker_epoch = await register(self.quorum, self.controller, node)
         await self._finalize_groups()
+        await self._broker.replicas.assign_all()
         await unfence(self.quorum, self.controller, config.node_id)
         self._broker.replicas.lead_all(self.image)
         self._broker.groups.refresh()

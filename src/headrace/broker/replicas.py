@@ -8,7 +8,9 @@ from headrace.broker.partition import Environment, Partition
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.metadata.delta import Delta, PartitionChange
+from headrace.metadata.directories import assign_directories, is_reserved
 from headrace.metadata.image import TOPIC_CONFIG, Image
+from headrace.metadata.outcome import Outcome
 from headrace.storage.log import Log
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ class Replicas:
         self._environment = environment
         self.by_name: dict[str, dict[int, Partition]] = {}
         self.by_id: dict[bytes, dict[int, Partition]] = {}
+        self._unassigned: dict[tuple[bytes, int], bytes] = {}
+        """Directories of replicas that the metadata does not know of yet."""
 
     def __len__(self) -> int:
         return sum(map(len, self.by_id.values()))
@@ -99,9 +103,32 @@ class Replicas:
         for change in delta.partition_changes():
             if self._environment.node_id in change.new.replicas:
                 self._change(change, image)
+        if self._unassigned:
+            self._broker.spawn(self._assign())
         for kind, name in delta.configs:
             if kind == TOPIC_CONFIG:
                 self.reconfigure(name, image)
+
+    async def assign_all(self) -> None:
+        """Before this broker is given leadership: tell where every replica was found."""
+        for partition in self:
+            self._note_directory(partition)
+        await self._assign()
+
+    async def _assign(self) -> None:
+        found, self._unassigned = self._unassigned, {}
+        node_id = self._environment.node_id
+        try:
+            await self._broker.node.decide(lambda image: Outcome(assign_directories(image, node_id, found), None))
+        except KafkaError as error:
+            # The next start tells again; a metadata log that has failed ends the broker by itself.
+            logger.warning("directories of %d replicas could not be noted: %s", len(found), error)
+
+    def _note_directory(self, partition: Partition) -> None:
+        known = self._broker.image.partition(partition.topic_id, partition.index)
+        directory_id = self._broker.logs.dir_of(partition.log).directory_id
+        if known is None or known.directory_of(self._environment.node_id) != directory_id:
+            self._unassigned[partition.topic_id, partition.index] = directory_id
 
     def log_config(self, topic: str, image: Image) -> LogConfig:
         return LogConfig.from_topic(image.config(TOPIC_CONFIG, topic), self._broker.config)
@@ -139,6 +166,8 @@ class Replicas:
             if log is not None:
                 partition = Partition(change.topic_name, change.topic_id, change.partition, log, self._environment)
                 partitions[change.partition] = partition
+                if change.old is None:
+                    self._note_directory(partition)
         return partition
 
     def _open(self, change: PartitionChange, image: Image) -> Log | None:
@@ -155,12 +184,11 @@ class Replicas:
             log.reconfigure(self.log_config(topic, image))
             return log
         directory = change.new.directory_of(self._environment.node_id)
-        offline = [log_dir for log_dir in logs.dirs if log_dir.failed is not None]
-        if (topic, index) in logs.offline or any(log_dir.directory_id == directory for log_dir in offline):
+        known = {log_dir.directory_id for log_dir in logs.live_dirs()}
+        if (topic, index) in logs.offline or (change.old is not None and self._may_be_elsewhere(directory, known)):
             # Its records are on a disk that is gone: an empty log in its place would look like the truth.
             logger.error("%s-%d is offline with its log directory", topic, index)
             return None
-        known = {log_dir.directory_id for log_dir in logs.live_dirs()}
         try:
             return logs.create(
                 topic, index, change.topic_id, self._broker.runtime.clock.wall_ms(),
@@ -169,6 +197,12 @@ class Replicas:
         except OSError as error:
             logger.error("cannot create %s-%d: %s", topic, index, error)
             return None
+
+    def _may_be_elsewhere(self, directory: bytes, known: set[bytes]) -> bool:
+        """Whether a replica that is nowhere here can be in a log dir that is not there now, or that was exchanged."""
+        if is_reserved(directory):
+            return any(log_dir.failed is not None for log_dir in self._broker.logs.dirs)
+        return directory not in known
 
     def _saved_watermark(self, partition: Partition) -> int:
         """The high watermark of the last run."""
