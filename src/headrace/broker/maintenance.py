@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from headrace.broker.cleaner import Cleaner
+from headrace.broker.lag import REFRESH_MS
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -41,6 +42,8 @@ class Maintenance:
         self._every("idle", lambda: IDLE_CHECK_MS, self._idle)
         self._every("producers", lambda: config["producer.id.expiration.check.interval.ms"], self._producers)
         self._every("offsets", lambda: config["offsets.retention.check.interval.ms"], self._broker.groups.expire)
+        if config["metrics.port"] is not None and config["metrics.port"] >= 0:  # nobody else asks
+            self._every("lag of groups", lambda: REFRESH_MS, self._broker.lag.refresh)
         self._watch_lag()
 
     def stop(self) -> None:

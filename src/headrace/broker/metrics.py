@@ -133,6 +133,7 @@ class Collector:
             gauge.add_metric([], value)
             yield gauge
         yield from self._topics()
+        yield from self._groups()
 
     def _topics(self) -> Iterator[Any]:
         """Per topic rather than per partition: ten thousand partitions must stay scrapable."""
@@ -150,3 +151,26 @@ class Collector:
         yield messages
         yield received
         yield sizes
+
+    def _groups(self) -> Iterator[Any]:
+        """Lag as of the last round; of very many groups, those that are furthest behind."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        latest = self._broker.lag.latest
+        records = GaugeMetricFamily("headrace_group_lag_records", "Records not consumed", labels=["group", "topic"])
+        seconds = GaugeMetricFamily(
+            "headrace_group_lag_seconds", "Age of the oldest record not consumed", labels=["group", "topic"]
+        )
+        for lag in latest.shown:
+            records.add_metric([lag.group, lag.topic], lag.records)
+            seconds.add_metric([lag.group, lag.topic], lag.seconds)
+        yield records
+        yield seconds
+        for name, doc, value in (
+            ("headrace_groups", "Groups coordinated here", latest.groups),
+            ("headrace_group_offsets", "Committed offsets kept here", latest.offsets),
+            ("headrace_group_lags_hidden", "Pairs of group and topic that are too many to show", latest.hidden),
+        ):
+            gauge = GaugeMetricFamily(name, doc)
+            gauge.add_metric([], value)
+            yield gauge

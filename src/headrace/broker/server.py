@@ -20,6 +20,7 @@ from headrace.broker.coordinator_runtime import GroupCoordinator
 from headrace.broker.handlers.fetch import FetchHandler
 from headrace.broker.handlers.produce import ProduceHandler
 from headrace.broker.handlers.registry import HANDLERS
+from headrace.broker.lag import LagWatch
 from headrace.broker.limits import ConnectionLimits, MemoryBudget
 from headrace.broker.maintenance import Maintenance
 from headrace.broker.metrics import Collector, GcWatch, Metrics
@@ -137,6 +138,7 @@ class Broker:
         )
         self.replicas = Replicas(self, self.environment)
         self.groups = GroupCoordinator(self)
+        self.lag = LagWatch(self)
         self.node = Node(self)
         self.maintenance = Maintenance(self)
         self.listeners: list[Listener] = []

@@ -1,0 +1,127 @@
+"""How far groups are behind, in records and in seconds, as far as this broker leads what they read.
+
+Seconds come from the time index: no record is read for them. A round looks at every committed offset of the shards
+served here, a little at a time; what it found is shown by the metrics until the next round.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Mapping
+from heapq import nlargest
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.broker.partition import Partition
+from headrace.storage.segment import CorruptSegment, Segment
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+REFRESH_MS = 10_000
+SLICE_SECONDS = 0.002
+SHOWN_MAX = 1_000
+"""Pairs of group and topic in the metrics: those with the largest lag. Names are the users', so there must be an end."""
+
+
+class Lag(NamedTuple):
+    """One group in one topic: the sum over its partitions, and the age of the oldest record not consumed."""
+
+    group: str
+    topic: str
+    records: int
+    seconds: float
+
+
+class Round(NamedTuple):
+    """What one round has found."""
+
+    shown: list[Lag]
+    hidden: int
+    """Pairs beyond the limit."""
+    groups: int
+    offsets: int
+
+
+class LagWatch:
+    """Keeps the latest round."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self.latest = Round([], 0, 0, 0)
+
+    async def refresh(self) -> None:
+        """One round, between other work."""
+        broker = self._broker
+        perf_counter = broker.runtime.perf_counter
+        found: list[Lag] = []
+        groups = offsets = 0
+        slice_end = perf_counter() + SLICE_SECONDS
+        for host in list(broker.groups.active()):
+            by_group = host.shard.offsets.by_group
+            groups += len(host.shard.state.groups.live)
+            offsets += host.shard.offsets.count
+            for group in list(by_group):
+                for topic, committed in list(by_group.get(group, {}).items()):
+                    lag = self._of_topic(group, topic, committed)
+                    if lag is not None:
+                        found.append(lag)
+                    if perf_counter() > slice_end:
+                        await asyncio.sleep(0)
+                        slice_end = perf_counter() + SLICE_SECONDS
+        shown = nlargest(SHOWN_MAX, found, key=lambda lag: lag.records)
+        self.latest = Round(shown, len(found) - len(shown), groups, offsets)
+
+    def _of_topic(self, group: str, topic: str, committed: Mapping[int, Any]) -> Lag | None:
+        partitions = self._broker.replicas.by_name.get(topic)
+        if partitions is None:
+            return None
+        now_ms = self._broker.runtime.clock.wall_ms()
+        records, seconds, known = 0, 0.0, False
+        for index, value in committed.items():
+            partition = partitions.get(index)
+            if partition is not None and partition.leader is not None:
+                known = True
+                here, age_s = lag_of(partition, value.offset, now_ms)
+                records += here
+                seconds = max(seconds, age_s)
+        return Lag(group, topic, records, seconds) if known else None
+
+
+def lag_of(partition: Partition, committed_offset: int, now_ms: int) -> tuple[int, float]:
+    """(records, seconds) between a committed offset and the end of what can be read."""
+    records = partition.high_watermark - committed_offset
+    if records <= 0:
+        return 0, 0.0
+    timestamp = timestamp_near(partition, committed_offset)
+    return records, 0.0 if timestamp < 0 else max(0, now_ms - timestamp) / 1000
+
+
+def timestamp_near(partition: Partition, offset: int) -> int:
+    """About when the record at `offset` was written, between the entries of the time index around it; -1: unknown."""
+    log = partition.log
+    offset = max(offset, log.log_start_offset)
+    for segment in reversed(log.segments):
+        if segment.base_offset <= offset:
+            try:
+                return _in_segment(segment, offset)
+            except (CorruptSegment, OSError):
+                return -1
+    return -1
+
+
+def _in_segment(segment: Segment, offset: int) -> int:
+    index = segment.times
+    relative = offset - segment.base_offset
+    slot = bisect_left(index.offsets, relative)
+    if slot < len(index):
+        after = index.offsets[slot], index.timestamps[slot]
+    else:
+        latest = segment.max_timestamp  # reading it finds its offset too
+        after = segment.max_timestamp_offset - segment.base_offset, latest
+    if slot:
+        before = index.offsets[slot - 1], index.timestamps[slot - 1]
+    else:
+        before = 0, segment.first_batch_timestamp()
+    if after[0] <= before[0] or relative >= after[0] or before[1] < 0:
+        return after[1]
+    share = (relative - before[0]) / (after[0] - before[0])
+    return int(before[1] + share * (after[1] - before[1]))

@@ -1,0 +1,77 @@
+"""Lag in records and in seconds, from the offsets and the time index of a broker in a simulated world."""
+
+from headrace.broker import lag as lag_module
+from headrace.broker.lag import lag_of
+from headrace.broker.metrics import Collector
+from headrace.client.admin import Admin
+from headrace.client.cluster import Cluster
+from headrace.client.groups import Groups
+from headrace.client.raw import produce
+from headrace.records.builder import build_batch
+from headrace.records.reader import Record
+from headrace.testing.simulator.world import World
+from tests.unit.broker.test_coordinator_runtime import BOOTSTRAP, in_world, with_topic
+
+STEP_MS = 60_000
+
+
+async def fill(now_ms: int, records: int = 100) -> None:
+    """One record a minute, the last of them now; large enough that the index has an entry every few."""
+    async with Cluster(BOOTSTRAP) as cluster:
+        for number in range(records):
+            timestamp = now_ms - (records - 1 - number) * STEP_MS
+            await produce(cluster, "t", 0, build_batch([Record(0, timestamp, None, bytes(1000))]))
+
+
+def test_seconds_come_from_the_time_index() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        now_ms = machine.node.clock.wall_ms()
+        await fill(now_ms)
+        partition = machine.broker.replicas.by_name["t"][0]
+        assert len(partition.log.active.times) > 5
+        assert lag_of(partition, 100, now_ms) == (0, 0.0)
+        assert lag_of(partition, 101, now_ms) == (0, 0.0), "a group may be ahead after records were lost or deleted"
+        for offset in (0, 1, 17, 50, 98, 99):
+            records, seconds = lag_of(partition, offset, now_ms)
+            assert records == 100 - offset
+            assert abs(seconds - (99 - offset) * 60) <= 60, offset
+        partition.log.advance_log_start(90)
+        assert abs(lag_of(partition, 10, now_ms)[1] - 9 * 60) <= 60, "what was deleted is not waited for"
+
+    in_world(main)
+
+
+def test_a_round_sums_over_partitions_and_has_a_limit() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        await fill(machine.node.clock.wall_ms())
+        async with Admin(BOOTSTRAP) as admin:
+            groups = Groups(admin)
+            await groups.commit("slow", {("t", 0): 40, ("t", 1): 0})
+            await groups.commit("done", {("t", 0): 100})
+            now_ms = machine.node.clock.wall_ms()
+            seen = {(row.topic, row.partition): row for row in await groups.lag("slow", [("t", 2)], now_ms=now_ms)}
+        watch = machine.broker.lag
+        await watch.refresh()
+        found = {lag.group: lag for lag in watch.latest.shown}
+        assert (found["slow"].records, found["done"].records) == (60, 0)
+        assert abs(found["slow"].seconds - 59 * 60) < 70
+        assert (watch.latest.groups, watch.latest.offsets, watch.latest.hidden) == (2, 3, 0)
+        # What the command line shows is read from the record itself.
+        assert (seen["t", 0].records, seen["t", 1].records, seen["t", 2].records) == (60, 0, None)
+        assert abs((seen["t", 0].seconds or 0) - 59 * 60) < 5
+        assert seen["t", 1].seconds == 0
+
+        before, lag_module.SHOWN_MAX = lag_module.SHOWN_MAX, 1
+        try:
+            await watch.refresh()
+        finally:
+            lag_module.SHOWN_MAX = before
+        assert [lag.group for lag in watch.latest.shown] == ["slow"] and watch.latest.hidden == 1
+        shown = {family.name: family for family in Collector(machine.broker).collect()}
+        (sample,) = shown["headrace_group_lag_records"].samples
+        assert (sample.labels, sample.value) == ({"group": "slow", "topic": "t"}, 60)
+        assert shown["headrace_group_lags_hidden"].samples[0].value == 1
+
+    in_world(main)
