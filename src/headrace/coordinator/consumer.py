@@ -268,13 +268,18 @@ class ConsumerGroups:
 
     def on_metadata(self, old: Image, new: Image, now_ms: int, out: Outcome) -> None:
         """Groups look at their topics again with their next heartbeat, if one of these changed."""
-        if old.topic_ids is not new.topic_ids or self.decisions.topics_version < 0:
-            # Topics that only went count as well: cheaper than to compare all names, and one more look does no harm.
+        if self.decisions.topics_version < 0 or self._has_new_topics(old, new):
             self.decisions.topics_version = new.offset
         for name, group_ids in self._replay.groups_by_topic.items():
             if old.topic_named(name) is not new.topic_named(name):
                 for group_id in group_ids:
                     self.decisions.volatile_of(group_id).refresh_at_ms = 0
+
+    def _has_new_topics(self, old: Image, new: Image) -> bool:
+        if old.topic_ids is new.topic_ids:
+            return False
+        # Only patterns care, and to compare all topics for nobody would be a waste; taken for new they do no harm.
+        return not self._replay.groups_with_regexes or any(i not in old.topics for i in new.topics)
 
     # ConsumerGroupDescribe v0-1. v1: member type.
 

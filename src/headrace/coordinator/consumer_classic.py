@@ -265,6 +265,8 @@ class ClassicMembers:
         out.records.append(member_record(group_id, member))
         out.records.append(target_record(group_id, member_id, group.target(existing.member_id)))
         out.records.append(current_record(group_id, member))
+        if member_id != existing.member_id:
+            self._decide.forget_timers(group_id, [existing.member_id], out)
         return member
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from headrace.coordinator.assignors import NO_ASSIGNMENT, Assignment
+from headrace.coordinator.assignors import ASSIGNORS, NO_ASSIGNMENT, Assignment
 from headrace.coordinator.consumer_group import FIRST_EPOCH, ConsumerGroup, Facts
 from headrace.coordinator.consumer_members import Member, without_epochs
 from headrace.metadata.image import Image
@@ -18,10 +18,8 @@ def described(
     group: ConsumerGroup, most_wanted: Callable[[Mapping[str, int]], str], image: Image
 ) -> Described.DescribedGroup:
     members = [member for _, member in group.members.committed_items()]
-    votes: dict[str, int] = {}
-    for member in members:
-        if member.assignor is not None:
-            votes[member.assignor] = votes.get(member.assignor, 0) + 1
+    wanted = [member.assignor for member in members]
+    votes = {name: wanted.count(name) for name in ASSIGNORS if name in wanted}
     return Described.DescribedGroup(
         group_id=group.group_id,
         group_state=group.state_name(committed=True),

@@ -114,6 +114,7 @@ class ConsumerGroup:
         self._release(old)
         self._count(member, 1)
         self._hold(member)
+        self._forget_instance(old)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         self._update_state(offset)
@@ -131,12 +132,7 @@ class ConsumerGroup:
         old = self.members.remove(member_id, offset)
         self._count(old, -1)
         self._release(old)
-        if (
-            old is not None
-            and old.instance_id is not None
-            and self.static_members.get(old.instance_id) == member_id
-        ):
-            del self.static_members[old.instance_id]
+        self._forget_instance(old)
         self._update_state(offset)
 
     def replay_regex(self, regex: str, resolved: ResolvedRegex | None) -> None:
@@ -146,6 +142,13 @@ class ConsumerGroup:
         if resolved is not None:
             self.resolved[regex] = resolved
             count(self.topics, resolved.topics, by_regex=1)
+
+    def _forget_instance(self, member: Member | None) -> None:
+        """Unless the name has gone to another member meanwhile."""
+        if member is None or member.instance_id is None:
+            return
+        if self.static_members.get(member.instance_id) == member.member_id:
+            del self.static_members[member.instance_id]
 
     def _put(self, name: str, value: Any, offset: int) -> None:
         self._facts.put(name, value, offset)

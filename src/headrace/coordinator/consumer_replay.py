@@ -64,6 +64,7 @@ class Replay:
         self._state = state
         self._decisions = decisions
         self.groups_by_topic: dict[str, set[str]] = {}
+        self.groups_with_regexes: set[str] = set()
         self._unsettled: dict[ConsumerGroup, int] = {}
         """Groups with changes above the high watermark, and the offset of the last."""
 
@@ -80,10 +81,8 @@ class Replay:
         replay_into(group, offset, kind, key, value)
         self._index(group, before)
         self._index(group, self._topics(group, kind, key))
-        if kind == MEMBER and value is None:
-            volatile = self._decisions.volatile.get(group.group_id)
-            if volatile is not None:
-                volatile.sessions.pop(key.member_id, None)
+        if kind == MEMBER:
+            self._index_regexes(group)
 
     def advance(self, high_watermark: int) -> None:
         if not self._unsettled:
@@ -111,6 +110,7 @@ class Replay:
         if group.members.live:
             self._state.note(f"group {group_id} is deleted with {len(group.members.live)} members in it")
         topics = list(group.topics)
+        self.groups_with_regexes.discard(group_id)
         self._state.groups.remove(group_id, offset)
         for topic in topics:
             self._unindex(group_id, topic)
@@ -132,6 +132,12 @@ class Replay:
                 self.groups_by_topic.setdefault(topic, set()).add(group.group_id)
             else:
                 self._unindex(group.group_id, topic)
+
+    def _index_regexes(self, group: ConsumerGroup) -> None:
+        if group.regexes:
+            self.groups_with_regexes.add(group.group_id)
+        else:
+            self.groups_with_regexes.discard(group.group_id)
 
     def _unindex(self, group_id: str, topic: str) -> None:
         groups = self.groups_by_topic.get(topic)

@@ -33,15 +33,16 @@ class Step:
         member: Member,
         target_epoch: int,
         target: Assignment,
-        subscribes: Callable[[bytes], bool],
+        subscribes: Callable[[bytes], bool] | None,
         holder_epoch: Callable[[bytes, int], int],
         owned: Owned,
     ) -> None:
         self._member = member
         self._target_epoch = target_epoch
         self._target = target
-        self._subscribes = subscribes
-        """By topic id: the target may be older than the member's subscription."""
+        self._subscribes = subscribes or (lambda topic_id: False)
+        """By topic id: the target may be older than the member's subscription. None: it subscribes to nothing."""
+        self._nothing = subscribes is None
         self._holder_epoch = holder_epoch
         """The epoch at which somebody holds a partition, or FREE."""
         self._owned = owned
@@ -66,13 +67,13 @@ class Step:
         """Takes back what the member no longer subscribes to, ahead of the next target assignment."""
         member = self._member
         gone = {t: p for t, p in member.assigned.items() if not self._subscribes(t)}
-        if not gone:
+        if not gone and (not self._nothing or member.revoking):
             return member
         kept = {t: p for t, p in member.assigned.items() if t not in gone}
         revoking = dict(member.revoking)
         for topic_id, partitions in gone.items():
             revoking[topic_id] = {**revoking.get(topic_id, {}), **partitions}
-        if _owns_any(self._owned, revoking):
+        if revoking and _owns_any(self._owned, revoking):
             return member.at_epoch(
                 member.epoch, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=revoking
             )
