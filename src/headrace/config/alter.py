@@ -225,6 +225,9 @@ _CLUSTER_LISTENER_OPTIONS = ("max.connection.creation.rate", "max.connections", 
 _ONLY_PER_LISTENER = ("ssl.keystore.", "ssl.truststore.", "ssl.key.password")
 
 
+_JAVA_CLASSES = ("metric.reporters", "principal.builder.class")
+
+
 def _check_dynamic(key: str, text: str, *, for_all_brokers: bool) -> None:
     option = find_option(key)
     if option is None:
@@ -238,6 +241,10 @@ def _check_dynamic(key: str, text: str, *, for_all_brokers: bool) -> None:
     per_broker = option.name not in _CLUSTER_LISTENER_OPTIONS if of_listener else option.scope == "per-broker"
     if for_all_brokers and per_broker:
         raise ConfigError(f"{key}: can be changed for one broker only, not for all")
+    if key == "listeners":
+        raise ConfigError("listeners: this broker binds its addresses when it starts, and cannot change them while it runs")
+    if key in _JAVA_CLASSES and text:
+        raise ConfigError(f"{key}: Java classes cannot be loaded")
     option.parse(text)
 
 
@@ -255,6 +262,8 @@ def _check_pools(before: BrokerConfig, after: BrokerConfig) -> None:
     """A pool may at most double or halve in one step."""
     for name in _POOLS:
         old, new = before[name], after[name]
+        if old != new and new < 1:
+            raise ConfigError(f"{name}: {new} would leave nothing running")
         if old != new and not old // 2 <= new <= old * 2:
             raise ConfigError(f"{name}: {new} is more than double or less than half of the present {old}")
 
@@ -363,9 +372,9 @@ def alter_loggers(changes: Sequence[Change], known: Callable[[str], bool]) -> di
             raise KafkaError(Err.INVALID_REQUEST, "root: the root logger must have a level")
         if not known(key):
             raise KafkaError(Err.INVALID_CONFIG, f"{key}: there is no such logger")
-        if op == Op.SET and (value or "").upper() not in LEVELS:
+        if op == Op.SET and value not in LEVELS:
             raise KafkaError(
                 Err.INVALID_CONFIG, f"{key}: {value!r} is not a level; levels: {', '.join(LEVELS)}"
             )
-        wanted[key] = (value or "").upper() if op == Op.SET else None
+        wanted[key] = value if op == Op.SET else None
     return wanted

@@ -208,13 +208,14 @@ def describe_group(
 def describe_client_metrics(
     overrides: Mapping[str, str], config: BrokerConfig, names: Iterable[str] | None = None
 ) -> list[Entry]:
-    """A client metrics subscription: only what is set."""
+    """A client metrics subscription: what is set, and the defaults, which stand behind nothing."""
     table = client_metrics_options()
     entries = []
-    for name in _wanted(overrides, names):
-        option = table.get(name)
-        shown = render(option.parse(overrides[name])) if option is not None else overrides[name]
-        entries.append(_entry(name, shown, option, [Synonym(name, shown, ConfigSource.CLIENT_METRICS)]))
+    for name in _wanted(table, names):
+        option = table[name]
+        shown = render(option.parse(overrides.get(name, option.default)))
+        chain = [Synonym(name, shown, ConfigSource.CLIENT_METRICS)] if name in overrides else []
+        entries.append(_entry(name, shown, option, chain))
     return entries
 
 

@@ -63,15 +63,25 @@ def settings_of_unknown_things(t: Talk) -> None:
     describe(t)
 
 
+@case("DescribeConfigs")
+def groups_and_metrics(t: Talk) -> None:
+    for name, kind in (("g", GROUP), ("", GROUP), ("m", METRICS), ("", METRICS)):
+        t.note(f"type {kind} {name!r}")
+        describe(t, resource(name, kind), include_synonyms=True)
+    describe(t, resource("g", GROUP, ["consumer.session.timeout.ms", "no.such.config"]))
+
+
 # The old way: all at once
 
 
-def replace(t: Talk, *settings: tuple[str, int, dict[str, str | None]], validate_only: bool = False) -> None:
+def replace(
+    t: Talk, *settings: tuple[str, int, dict[str, str | None]], validate_only: bool = False, version: int | None = None
+) -> None:
     resources = [
         {"resource_type": kind, "resource_name": name, "configs": [{"name": k, "value": v} for k, v in c.items()]}
         for name, kind, c in settings
     ]
-    t.ask("AlterConfigs", resources=resources, validate_only=validate_only)
+    t.ask("AlterConfigs", version, resources=resources, validate_only=validate_only)
 
 
 def show(t: Talk, topic: str, *keys: str) -> None:
@@ -101,6 +111,25 @@ def replacements_refused(t: Talk) -> None:
     # The same resource twice is left out: Apache Kafka 4.3.1 never answers it.
     t.ask(resources=[{"resource_type": TOPIC, "resource_name": topic, "configs": [{"name": "flush.ms", "value": "1"}] * 2}])
     t.ask(resources=[])
+
+
+@case("AlterConfigs")
+def other_kinds_replaced(t: Talk) -> None:
+    for name, kind, configs in (
+        (t.name("g"), GROUP, {"consumer.session.timeout.ms": "50000"}), (t.name("g"), GROUP, {}),
+        (t.name("m"), METRICS, {"interval.ms": "1000"}), (t.name("m"), METRICS, {}), ("1", LOGGER, {"root": "INFO"}),
+        ("", TOPIC, {}), ("1", BROKER, {"no.such.config": "2"}), ("1", BROKER, {"node.id": "2"}),
+        ("1", BROKER, {"log.cleaner.threads": None}), ("1", BROKER, {}),
+    ):  # fmt: skip
+        t.note(f"type {kind} {configs}")
+        replace(t, (name, kind, configs))
+    for name in ("1", ""):
+        for configs in ({"log.cleaner.threads": "2"}, {}):
+            t.note(f"broker {name!r} {configs}")
+            replace(t, (name, BROKER, configs))
+            t.settle()
+            both = [resource("1", BROKER, ["log.cleaner.threads"]), resource("", BROKER, ["log.cleaner.threads"])]
+            t.ask("DescribeConfigs", 4, resources=both, include_synonyms=True)
 
 
 # One by one
@@ -182,6 +211,92 @@ def broker_changes(t: Talk) -> None:
             t.note(f"{key} = {value}")
             alter(t, name, (SET, key, value), kind=BROKER, validate_only=True)
     t.settle()
+
+
+# Every option is only validated, so that the broker stays what it is for other cases.
+BROKER_CHANGES = [
+    ("log.retention.ms", "1000000"), ("log.retention.ms", "-1"), ("log.retention.ms", "-2"), ("log.retention.ms", "0"),
+    ("log.retention.hours", "5"), ("log.roll.ms", "1000"), ("log.segment.bytes", "100"), ("log.segment.bytes", "2097152"),
+    ("message.max.bytes", "-1"), ("message.max.bytes", "2000000"), ("log.cleaner.threads", "0"),
+    ("log.cleaner.threads", "2"), ("log.cleaner.threads", "100"), ("log.cleaner.dedupe.buffer.size", "1"),
+    ("log.cleaner.io.buffer.load.factor", "0.5"), ("max.connections", "10000"), ("max.connections.per.ip", "-1"),
+    ("max.connections.per.ip", "100"), ("max.connections.per.ip.overrides", "127.0.0.1:5"),
+    ("max.connections.per.ip.overrides", "bad"), ("num.io.threads", "100"), ("num.io.threads", "9"),
+    ("background.threads", "11"), ("unclean.leader.election.enable", "true"), ("unclean.leader.election.enable", "maybe"),
+    ("compression.type", "zstd"), ("compression.type", "wood"), ("min.insync.replicas", "1"),
+    ("min.insync.replicas", "0"), ("log.cleanup.policy", "compact"), ("log.cleanup.policy", ""),
+    ("log.message.timestamp.type", "LogAppendTime"), ("log.message.timestamp.type", "x"),
+    ("leader.replication.throttled.rate", "100"), ("leader.replication.throttled.rate", "-1"),
+    ("auto.create.topics.enable", "false"), ("ssl.keystore.password", "x"),
+    ("listener.name.plaintext.ssl.keystore.location", "/x"), ("advertised.listeners", "PLAINTEXT://x:1"),
+    ("listeners", "PLAINTEXT://x:1"), ("metric.reporters", "x.y"), ("principal.builder.class", "x"),
+    ("log.flush.interval.ms", "5"), ("log.index.interval.bytes", "-1"), ("producer.id.expiration.ms", "1000"),
+    ("log.message.timestamp.after.max.ms", "5"), ("log.cleaner.min.cleanable.ratio", "2"), ("log.preallocate", "true"),
+    ("log.segment.delete.delay.ms", "-1"), ("group.coordinator.threads", "3"),
+]  # fmt: skip
+
+
+@case("IncrementalAlterConfigs")
+def broker_options(t: Talk) -> None:
+    for name in ("1", ""):
+        for key, value in BROKER_CHANGES:
+            t.note(f"broker {name!r} {key} = {value}")
+            alter(t, name, (SET, key, value), kind=BROKER, validate_only=True)
+
+
+@case("IncrementalAlterConfigs")
+def group_changes(t: Talk) -> None:
+    group, shown = t.name("g"), ["consumer.session.timeout.ms", "share.isolation.level", "share.auto.offset.reset"]
+    for op, key, value in (
+        (SET, "consumer.session.timeout.ms", "50000"), (SET, "consumer.heartbeat.interval.ms", "6000"),
+        (SET, "consumer.session.timeout.ms", "1"), (SET, "consumer.session.timeout.ms", "x"), (SET, "no.such.config", "1"),
+        (APPEND, "consumer.session.timeout.ms", "1"), (DELETE, "consumer.session.timeout.ms", None),
+        (SET, "share.isolation.level", "read_committed"), (SET, "share.isolation.level", "bad"),
+        (SET, "share.auto.offset.reset", "by_duration:PT1H"), (SET, "share.auto.offset.reset", "never"),
+        (SET, "consumer.heartbeat.interval.ms", "60000"),
+    ):  # fmt: skip
+        t.note(f"{op} {key} {value}")
+        alter(t, group, (op, key, value), kind=GROUP)
+        t.settle()
+        t.ask("DescribeConfigs", 4, resources=[resource(group, GROUP, shown)], include_synonyms=True)
+    alter(t, "", (SET, "consumer.session.timeout.ms", "50000"), kind=GROUP)
+    t.ask("ListConfigResources", 1, resource_types=[GROUP], mine="config_resources")
+    replace(t, (group, GROUP, {}), version=2)
+    t.settle()
+    t.ask("ListConfigResources", 1, resource_types=[GROUP], mine="config_resources")
+
+
+@case("IncrementalAlterConfigs")
+def metrics_changes(t: Talk) -> None:
+    subscription = t.name("m")
+    for op, key, value in (
+        (SET, "interval.ms", "1000"), (SET, "interval.ms", "99"), (SET, "interval.ms", "3600001"), (SET, "interval.ms", "x"),
+        (SET, "metrics", "a.,b."), (APPEND, "metrics", "c."), (SUBTRACT, "metrics", "a."), (SET, "metrics", ""),
+        (SET, "match", "client_id=x.*,client_software_name=y"), (SET, "match", "planet=x"), (SET, "match", "client_id"),
+        (SET, "match", "client_id=("), (SET, "no.such.config", "1"), (DELETE, "metrics", None), (DELETE, "match", None),
+    ):  # fmt: skip
+        t.note(f"{op} {key} {value}")
+        alter(t, subscription, (op, key, value), kind=METRICS)
+        t.settle()
+        t.ask("DescribeConfigs", 4, resources=[resource(subscription, METRICS)], include_synonyms=True)
+    alter(t, "", (SET, "interval.ms", "1000"), kind=METRICS)
+    t.ask("ListConfigResources", 1, resource_types=[METRICS], mine="config_resources")
+    replace(t, (subscription, METRICS, {}), version=2)
+    t.settle()
+    t.ask("ListConfigResources", 1, resource_types=[METRICS], mine="config_resources")
+
+
+@case("IncrementalAlterConfigs")
+def logger_changes(t: Talk) -> None:
+    for op, key, value in (
+        (SET, "root", "DEBUG"), (SET, "root", "LOUD"), (SET, "root", "info"), (SET, "root", "OFF"), (SET, "root", None),
+        (DELETE, "root", None), (APPEND, "root", "INFO"), (SET, "no.such.logger", "INFO"),
+    ):  # fmt: skip
+        t.note(f"{op} {key} {value}")
+        alter(t, "1", (op, key, value), kind=LOGGER, validate_only=True)
+    for name in ("99", "", "x"):
+        t.note(f"broker {name!r}")
+        alter(t, name, (SET, "root", "INFO"), kind=LOGGER)
 
 
 @case("ListConfigResources")

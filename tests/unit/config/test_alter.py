@@ -141,13 +141,14 @@ def test_loggers() -> None:
     def known(name: str) -> bool:
         return name in ("root", "headrace")
 
-    assert alter_loggers([("root", Op.SET, "debug"), ("headrace", Op.DELETE, None)], known) == {
+    assert alter_loggers([("root", Op.SET, "DEBUG"), ("headrace", Op.DELETE, None)], known) == {
         "root": "DEBUG",
         "headrace": None,
     }
-    with pytest.raises(KafkaError, match="not a level") as caught:
-        alter_loggers([("root", Op.SET, "LOUD")], known)
-    assert code(caught) is Err.INVALID_CONFIG
+    for level in ("LOUD", "debug", ""):
+        with pytest.raises(KafkaError, match="not a level") as caught:
+            alter_loggers([("root", Op.SET, level)], known)
+        assert code(caught) is Err.INVALID_CONFIG
     with pytest.raises(KafkaError, match="not an operation"):
         alter_loggers([("root", 9, "INFO")], known)
 
