@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.broker.connection import Connection
 from headrace.broker.handlers.producers import ProducerIds
 from headrace.config import BrokerConfig, LogConfig
+from headrace.errors import KafkaError
 from headrace.metadata.controller import Controller
 from headrace.metadata.features import UPGRADE
 from headrace.metadata.image import EMPTY, TOPIC_CONFIG, Endpoint, Image
@@ -140,9 +141,7 @@ class Node:
                 last_report = clock.monotonic_ms()
                 logger.info("opening logs: %d of %d, now %s", done, total, what)
         self._loaded = True
-        for note in self.logs.notes:
-            logger.warning("%s", note)
-        self.logs.notes.clear()
+        self._tell_notes()
 
     async def register(self) -> None:
         """Tell the cluster that this broker is here, now that its ports are known, and take over its partitions."""
@@ -259,6 +258,9 @@ class Node:
             if self._in_order() and self.broker_epoch >= 0:
                 await leave(self.quorum, self.controller, self._broker.node_id)
             await self.quorum.close()
+        except (KafkaError, OSError) as error:
+            # A full disk, most likely. What was committed is there; the next start checks the rest.
+            logger.error("the metadata log could not be closed in order: %s", error)
         finally:
             # Last, since this lets go of the locks: nobody may find a folder free that is still written to.
             self.logs.close(
@@ -267,6 +269,12 @@ class Node:
                 high_watermarks=watermarks,
                 run_all=self._runtime.run_all,
             )
+            self._tell_notes()
+
+    def _tell_notes(self) -> None:
+        for note in self.logs.notes:
+            logger.warning("%s", note)
+        self.logs.notes.clear()
 
     def _in_order(self) -> bool:
         """Whether this end may be called clean: every log was opened, and no sync is out that may yet fail."""
