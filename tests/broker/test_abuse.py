@@ -1,5 +1,7 @@
 """A broker meets what the network brings: garbage, half frames, floods, silence. It keeps serving everybody else."""
 
+import os
+import resource
 import socket
 import struct
 import time
@@ -220,6 +222,38 @@ def test_two_thousand_idle_connections(tmp_path: Path) -> None:
         assert each < 32 << 10, f"{each} bytes for each idle connection"
         with Connection(process.port, PATIENCE_S) as wire:
             assert produce(wire, "t", 0, b"x")[0] == 0
+
+
+def test_out_of_descriptors_it_serves_those_it_has_and_does_not_spin(tmp_path: Path) -> None:
+    with HeadraceProcess(tmp_path / "data") as process:
+        create_topic(process.port, "t")
+        with Connection(process.port, PATIENCE_S) as old:
+            assert produce(old, "t", 0, b"before")[0] == 0
+            in_use = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (in_use + 10, in_use + 10))
+            held = [socket.create_connection(("127.0.0.1", process.port)) for _ in range(60)]
+            started_cpu, started = cpu_seconds(process.pid), time.monotonic()
+            for _ in range(10):
+                assert produce(old, "t", 0, b"served")[0] == 0
+                time.sleep(0.1)
+            spent = (cpu_seconds(process.pid) - started_cpu) / (time.monotonic() - started)
+            assert spent < 0.6, f"{spent:.0%} of a core for connections that it cannot take"
+            for connection in held:
+                connection.close()
+
+            def served() -> bool:
+                try:
+                    with Connection(process.port, 5) as wire:
+                        return produce(wire, "t", 0, b"new")[0] == 0
+                except (Closed, OSError):
+                    return False
+
+            eventually(served, "a new client is served once others have left")
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_silence_and_half_a_frame_end_in_a_closed_connection(silent: dict[str, socket.socket]) -> None:
