@@ -197,6 +197,7 @@ class Broker:
         self._check_metrics_port()
         await self.node.open()
         await self.node.register()
+        await self._settle()
         self.maintenance.start()
         self._start_metrics()
         # Everything alive now stays alive: the collector need not look at it again and again.
@@ -206,6 +207,11 @@ class Broker:
         self._gc_watch.start()
         for listener in self.listeners:
             await listener.serve()
+
+    async def _settle(self) -> None:
+        """After an unclean stop, sync what recovery found before anyone asks: no reader may see less than before."""
+        while not self.syncer.idle and self.failure is None:
+            await asyncio.sleep(0.001)
 
     def ready(self) -> Ready:
         return Ready(
