@@ -335,7 +335,8 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _room_again(self) -> None:
-        if not self.closed:
+        # While frames are being handled their bytes must stay where they are; the end of that makes room itself.
+        if not self.closed and not self._processing:
             self._make_room(False)
 
     def _set_paused(self, paused: bool) -> None:

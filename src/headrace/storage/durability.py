@@ -3,6 +3,7 @@
 The loop takes a plan, a thread runs it, the loop marks it. Nothing in a plan changes after it was taken.
 """
 
+import errno
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -58,7 +59,9 @@ class SegmentSync(NamedTuple):
 class SyncPlan:
     """Everything between `durable_end` and the end of a log at one moment, oldest segment first."""
 
-    __slots__ = ("disk", "done", "end_offset", "epochs", "error", "files", "folders", "generation", "segments")
+    __slots__ = (
+        "disk", "done", "end_offset", "epochs", "epochs_missing", "error", "files", "folders", "generation", "segments",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -78,6 +81,8 @@ class SyncPlan:
         self.files = files
         self.folders = folders
         self.epochs = epochs
+        self.epochs_missing = False
+        """There was no room for them. The batches have them too, from the recovery point on."""
         self.done = False
         self.error: OSError | None = None
 
@@ -91,13 +96,21 @@ class SyncPlan:
             for path in self.files:
                 self._sync_path(path)
             if self.epochs is not None:
-                self.disk.replace_bytes(*self.epochs)
+                self._write_epochs(*self.epochs)
             for folder in self.folders:
                 self.disk.sync_dir(folder)
         except OSError as error:
             self.error = error
             raise
         self.done = True
+
+    def _write_epochs(self, path: str, data: bytes) -> None:
+        try:
+            self.disk.replace_bytes(path, data)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.epochs_missing = True
 
     def _sync_path(self, path: str) -> None:
         try:

@@ -369,6 +369,10 @@ class Log(LogReader):
         self._dirty_folders.synced(plan.folders)
         if plan.end_offset > self.durable_end:
             self.durable_end = plan.end_offset
+        if plan.epochs_missing:
+            self.epochs.dirty = True
+        if self.epochs.dirty:
+            return  # recovery has to read them from the batches
         # Whole segments only: recovery checks a segment from its first byte, and rebuilds its indexes.
         self.recovery_point = max(self.recovery_point, min(self.durable_end, self._bases[self._first_unsynced()]))
 

@@ -3,6 +3,7 @@
 A log dir that fails takes its partitions with it and nothing else. What is not known to be ours is reported and left.
 """
 
+import errno
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -467,6 +468,8 @@ class LogManager:
             for log, plan in plans:
                 try:
                     log.mark_durable(plan)
+                    if plan.epochs_missing:
+                        raise OSError(errno.ENOSPC, "no room for leader epochs", log.path)
                 except OSError as error:
                     failures.append(error)
             if failures:

@@ -127,7 +127,8 @@ def load_folder(
         )
         end_offset = _end_offset(segments[-1]) if segments else 0
     if not segments:
-        end_offset = max([log_start, *(hole.end_offset for hole in report.holes)])
+        # Wherever it ended, never below what was committed: offsets are not given twice.
+        end_offset = max([log_start, recovery_point, committed or 0, *(hole.end_offset for hole in report.holes)])
         segments.append(Segment.create(pool, path, end_offset, config, now_ms))
     first = min([segments[0].base_offset, *(hole.start_offset for hole in report.holes)])
     log_start = max(log_start, first)

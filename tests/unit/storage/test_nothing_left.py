@@ -1,0 +1,59 @@
+"""Full disks and folders that have lost their files: a log never starts again at offsets it has given already."""
+
+import errno
+from random import Random
+
+from headrace.storage.log import Log
+from headrace.storage.manager import LogManager
+from headrace.testing.simulator.disk import CrashMode, MemoryDisk
+
+from .helpers import FOLDER, append, batch, offsets, open_log, read_all
+
+
+def test_a_log_without_files_goes_on_behind_what_was_committed() -> None:
+    """Retention took all segments, and a power cut the new one's name."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    for _ in range(5):
+        append(log)
+    log.flush()
+    disk.remove(f"{FOLDER}/00000000000000000000.log")
+    disk.sync_all()
+    disk.kill()
+    again = open_log(disk, recovery_point=3, committed=5)
+    assert (again.log_start_offset, again.end_offset) == (5, 5)
+
+
+def test_a_full_disk_that_has_no_room_for_epochs_does_not_fail_the_log() -> None:
+    disk = MemoryDisk()
+    disk.make_dirs("/data")
+    disk.sync_all()
+    log = open_log(disk)
+    append(log)
+    log.flush()
+    append(log, epoch=4)
+    fault = disk.fail("append", errno.ENOSPC, path="*checkpoint.tmp", times=None)
+    plan = log.sync_plan()
+    assert plan is not None
+    plan.run()
+    log.mark_durable(plan)
+    assert log.failed is None and log.durable_end == 2 and log.recovery_point == 0
+    disk.crash(Random(1), CrashMode.LOSE)
+    again = open_log(disk, recovery_point=log.recovery_point)
+    assert again.epochs.entries == [(0, 0), (4, 1)] and offsets(read_all(again)) == [0, 1]
+    disk.faults.clear()
+    del fault
+    again.flush()
+    assert Log.open(disk, FOLDER, again.config, clean=True, now_ms=1000).epochs.entries == [(0, 0), (4, 1)]
+
+
+def test_a_dir_whose_epochs_found_no_room_is_not_called_closed_in_order() -> None:
+    disk = MemoryDisk()
+    made = LogManager(disk, ["/a"], node_id=1)
+    made.open()
+    list(made.load(1000))
+    log = made.create("t", 0, bytes(range(16)), 1000)
+    log.append(batch(0, epoch=4), 0, 0, 4, 1000, 1000)
+    disk.fail("append", errno.ENOSPC, path="*/leader-epoch-checkpoint.tmp", times=None)
+    made.close()
+    assert not disk.exists("/a/.kafka_cleanshutdown")
