@@ -286,6 +286,29 @@ def test_a_full_disk_refuses_whole_batches_and_recovers_with_its_space() -> None
     run(scenario)
 
 
+def test_deleting_records_on_a_full_disk_is_an_error_and_not_an_end() -> None:
+    """It is what one does on a full disk: the connection must survive to try again."""
+
+    async def scenario(sim: Sim) -> None:
+        await sim.create(T)
+        async with await sim.wire() as wire:
+            await wire.ask("Produce", 9, produce(T, records(10)))
+            fields = {"topics": [{"name": T, "partitions": [{"partition_index": 0, "offset": 5}]}], "timeout_ms": 1000}
+            sim.disk.capacity_bytes = sim.disk.used_bytes()
+            (row,) = (await wire.ask("DeleteRecords", 2, fields)).topics[0].partitions
+            assert (row.error_code, row.low_watermark) == (Err.KAFKA_STORAGE_ERROR, -1)
+            sim.disk.capacity_bytes = None
+            (row,) = (await wire.ask("DeleteRecords", 2, fields)).topics[0].partitions
+            assert (row.error_code, row.low_watermark) == (0, 5)
+        sim.node.crash()
+        await sim.node.start()
+        async with await sim.wire() as wire:
+            assert errors(await wire.ask("Fetch", 12, fetch(T, 4))) == ["OFFSET_OUT_OF_RANGE"]
+        await sim.node.stop()
+
+    run(scenario)
+
+
 def test_a_write_that_cannot_be_undone_takes_the_disk_out_of_service() -> None:
     """Half a batch at the end of a log: nothing may be appended behind it."""
 

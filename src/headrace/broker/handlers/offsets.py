@@ -4,6 +4,7 @@ ListOffsets v1-11. v4: leader epochs. v7: -3, max timestamp. v8: -4, earliest lo
 v11: -6, earliest pending upload. OffsetForLeaderEpoch v2-4. DeleteRecords v0-2.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Request
@@ -15,6 +16,8 @@ from headrace.protocol import messages as m
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
+
+logger = logging.getLogger("headrace.offsets")
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
@@ -140,7 +143,12 @@ async def delete_records(
             response.topics.append(R.DeleteRecordsTopicResult(name=name, partitions=results))
     if changed:
         # Before the answer: deleted records must not come back after a crash.
-        await broker.node.save_log_starts()
+        try:
+            await broker.node.save_log_starts()
+        except OSError as error:
+            logger.error("log start offsets cannot be saved: %s", error)
+            for row in (row for topic in response.topics for row in topic.partitions if not row.error_code):
+                row.error_code, row.low_watermark = Err.KAFKA_STORAGE_ERROR, -1
     return response
 
 
