@@ -109,8 +109,8 @@ class Ours:
             driver.answers.append((number, response))
             return
         made_up = self._made_up_id(request, answers, client, int(version))
-        if made_up is not None:
-            driver.new_id = lambda: made_up  # type: ignore[method-assign]
+        driver.ids += 1
+        driver.new_id = lambda: made_up or f"new-{driver.ids}"  # type: ignore[method-assign]
         context = driver.context(client, int(version))
         outcome = getattr(driver.shard, METHODS[ApiKey(int(key))])(request, context, driver.now_ms)
         driver.run(outcome, number)
@@ -190,7 +190,7 @@ def _plain(value: Any) -> Any:
         }
     if isinstance(value, list):
         plain = [_plain(item) for item in value]
-        keep = plain and isinstance(plain[0], dict) and "metadata" in plain[0]
+        keep = plain and isinstance(plain[0], dict) and "metadata" in plain[0] and "member_id" not in plain[0]
         return plain if keep else sorted(plain, key=repr)
     return value
 

@@ -69,6 +69,8 @@ class Client:
         self.owned: dict[bytes, set[int]] = {}
         self.assigned: dict[bytes, set[int]] = {}
         self.topics: list[str] | None = None
+        self.led: list[str] = []
+        """As leader of a classic group, the members to assign to."""
 
 
 class Session:
@@ -78,6 +80,8 @@ class Session:
         self.random = random.Random(seed)
         self.mixed = seed % 3 == 0
         """With classic members; Kafka makes up ids for some, so that only `range` assigns in a known order."""
+        self.migrating = seed % 6 == 0
+        """Few members, who often change their protocol, so that groups change theirs."""
         self.now_ms = 1_000_000
         self.number = 0
         self.offset = 1
@@ -86,8 +90,9 @@ class Session:
         self.racks = ""
         self.clients = [
             Client(letter, f"i{n}" if n % 3 == 0 and self.random.random() < 0.7 else None)
-            for n, letter in enumerate("abcdefgh")
+            for n, letter in enumerate("abcd" if self.migrating else "abcdefgh")
         ]
+        self.asked: dict[int, tuple[ApiKey, int]] = {}
         self.pending: dict[int, Client] = {}
 
     def config(self) -> dict[str, str]:
@@ -132,7 +137,9 @@ class Session:
         client = self.random.choice(self.clients)
         if roll < 0.16:
             return self._commit(client)
-        if self.mixed and (client.classic or self.random.random() < 0.15) and self.random.random() < 0.93:
+        turns_classic = self.random.random() < (0.5 if self.migrating and not client.epoch else 0.15)
+        stays_classic = self.random.random() < (0.88 if self.migrating else 0.93)
+        if self.mixed and (client.classic or turns_classic) and stays_classic:
             return self._classic(client)
         return self._consumer(client)
 
@@ -152,6 +159,7 @@ class Session:
         return self.image()
 
     def _request(self, key: ApiKey, version: int, request: Any, client: str) -> str:
+        self.asked[self.number] = (key, version)
         data = API[key].request.encode(request, version).hex()
         return f"request {self.number} {self.now_ms} {int(key)} {version} {client} {data}"
 
@@ -184,7 +192,7 @@ class Session:
         )
         self.pending[self.number] = client
         roll = chance()
-        if roll < 0.04 and client.epoch > 0:
+        if roll < (0.2 if self.migrating else 0.04) and client.epoch > 0:
             request.member_epoch = -2 if client.instance_id and chance() < 0.6 else -1
             client.epoch, client.owned = 0, {}
             return self._request(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, request, client.member_id)
@@ -244,6 +252,7 @@ class Session:
             sync = m.SyncGroupRequest(
                 group_id="g", generation_id=generation, member_id=client.member_id,
                 group_instance_id=client.instance_id, protocol_type="consumer", protocol_name="range",
+                assignments=self._assignments(client),
             )  # fmt: skip
             return self._request(ApiKey.SYNC_GROUP, 5, sync, client.member_id)
         if roll < 0.94:
@@ -264,6 +273,20 @@ class Session:
         )
         return self._request(ApiKey.LEAVE_GROUP, 5, leave, client.member_id)
 
+    def _assignments(self, client: Client) -> list[Any]:
+        """Each member gets every so-manieth partition of every topic."""
+        made = []
+        for place, member_id in enumerate(client.led):
+            partitions = {
+                name: list(range(place, count, len(client.led))) for name, count in self.counts.items()
+            }
+            made.append(
+                m.SyncGroupRequest.SyncGroupRequestAssignment(
+                    member_id=member_id, assignment=_assignment(partitions)
+                )
+            )
+        return made
+
     def _classic_join(self, client: Client) -> str:
         choose, chance = self.random.choice, self.random.random
         names = (
@@ -279,6 +302,8 @@ class Session:
         }
         # A static member that has lost its id joins without; so may a dynamic one of the new protocol turn classic.
         known = client.member_id if client.classic or client.instance_id is None else ""
+        if self.migrating and not client.classic and chance() < 0.8:
+            known = ""
         request = m.JoinGroupRequest(
             group_id="g",
             session_timeout_ms=choose([30_011, 45_013]),
@@ -295,7 +320,7 @@ class Session:
         )
         return self._request(ApiKey.JOIN_GROUP, 9, request, client.member_id)
 
-    def heard(self, request: str | None, lines: list[str]) -> None:
+    def heard(self, lines: list[str]) -> None:
         """Members learn from their answers, unless these are lost."""
         for line in lines:
             word, *rest = line.split(" ")
@@ -310,12 +335,9 @@ class Session:
                 if self.random.random() < 0.8:
                     client.epoch, client.owned, client.classic = 0, {}, False
             elif self.random.random() < 0.93:
-                self._learn(client, request, bytes.fromhex(rest[1]))
+                self._learn(client, *self.asked[int(rest[0])], bytes.fromhex(rest[1]))
 
-    def _learn(self, client: Client, request: str | None, data: bytes) -> None:
-        if request is None or request.split(" ")[0] != "request":
-            return
-        key, version = ApiKey(int(request.split(" ")[3])), int(request.split(" ")[4])
+    def _learn(self, client: Client, key: ApiKey, version: int, data: bytes) -> None:
         response: Any = API[key].response.decode(data, version)
         if getattr(response, "error_code", 0):
             if response.error_code == 79:
@@ -330,6 +352,7 @@ class Session:
                 }
         elif key is ApiKey.JOIN_GROUP:
             client.member_id, client.epoch, client.classic = response.member_id, response.generation_id, True
+            client.led = [member.member_id for member in response.members]
         elif key is ApiKey.LEAVE_GROUP:
             client.epoch, client.owned, client.classic = 0, {}, False
 
@@ -345,6 +368,14 @@ def _metadata(names: list[str], owned: dict[str, list[int]], version: int) -> by
         else [],
     )
     return version.to_bytes(2, "big") + DATA["ConsumerProtocolSubscription"].encode(message, version)
+
+
+def _assignment(partitions: dict[str, list[int]]) -> bytes:
+    from headrace.protocol.api import DATA
+
+    kind = m.ConsumerProtocolAssignment
+    topics = [kind.TopicPartition(topic=name, partitions=p) for name, p in partitions.items() if p]
+    return b"\x00\x01" + DATA["ConsumerProtocolAssignment"].encode(kind(assigned_partitions=topics), 1)
 
 
 def _subscribes_to_no_name(command: str) -> bool:
@@ -368,7 +399,7 @@ def session(oracle: Oracle, seed: int, length: int) -> dict[str, Any] | None:
     for command in made.steps(length):
         lines = oracle.tell(command)
         events.append((command, lines))
-        made.heard(command, lines)
+        made.heard(lines)
         wrong = difference(ours, command, lines)
         if wrong and _subscribes_to_no_name(command):
             events.pop()
@@ -394,6 +425,7 @@ def main() -> None:
     finally:
         oracle.close()
     print(sum(x is not None for x in made), "of", len(made), "sessions")
+    made = [x for x in made if x is not None]
     if not options.check:
         TARGET.write_text(
             "[\n" + ",\n".join(json.dumps(s, separators=(",", ":")) for s in made) + "\n]\n", "utf-8"
