@@ -1,0 +1,103 @@
+"""What the page cache holds, as the kernel tells it, and bringing in what it does not."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.broker.readahead import PAGE_BYTES, RECENT_BYTES, PageCache, read_ahead
+from headrace.storage.files import RealDisk
+from headrace.storage.log import Slice
+from headrace.storage.pool import FilePool, Handle
+
+BYTES = 64 * PAGE_BYTES
+OLD = 1 << 62
+"""The size to give for a file that is not written to any more."""
+
+
+class Owner:
+    def is_dirty(self) -> bool:
+        return False
+
+    def evicted(self) -> None: ...
+
+
+@pytest.fixture
+def handle(tmp_path: Path) -> Iterator[Handle]:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(BYTES))
+    opened = Handle(FilePool(RealDisk()), str(path), Owner())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def cache() -> PageCache:
+    found = PageCache()
+    if not found.supported:
+        pytest.skip("this kernel has no cachestat (Linux 6.5)")
+    return found
+
+
+def piece(handle: Handle, position: int = 0, length: int = BYTES) -> Slice:
+    return Slice(handle, handle.pin(), position, length)
+
+
+def drop(handle: Handle, position: int = 0, length: int = 0) -> None:
+    """Out of the page cache, if the file system lets go of it."""
+    fd = handle.open().fd
+    os.fsync(fd)
+    os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
+
+
+def test_what_was_just_written_is_there(handle: Handle, cache: PageCache) -> None:
+    with_all = piece(handle)
+    assert cache.holds(with_all, OLD)
+    with_all.release()
+
+
+def test_one_missing_page_is_seen_and_read_ahead(handle: Handle, cache: PageCache) -> None:
+    drop(handle, 20 * PAGE_BYTES, PAGE_BYTES)
+    whole = piece(handle)
+    if cache.holds(whole, OLD):
+        pytest.skip("this file system keeps its pages")
+    before, after = piece(handle, 0, 20 * PAGE_BYTES), piece(handle, 21 * PAGE_BYTES, PAGE_BYTES)
+    across = piece(handle, 20 * PAGE_BYTES - 1, 2)
+    assert cache.holds(before, OLD) and cache.holds(after, OLD) and not cache.holds(across, OLD)
+    assert read_ahead([across]) == []
+    assert cache.holds(across, OLD) and cache.holds(whole, OLD)
+    for one in (whole, before, after, across):
+        one.release()
+
+
+def test_the_recent_tail_needs_no_question(handle: Handle) -> None:
+    cache = PageCache()
+    cache.supported = False
+    tail = piece(handle)
+    assert cache.holds(tail, BYTES), "written last, so in memory"
+    assert not cache.holds(tail, BYTES + RECENT_BYTES + 1)
+    assert not cache.holds(tail, OLD), "without an answer from the kernel everything else counts as cold"
+    tail.release()
+
+
+def test_a_file_that_cannot_be_read_is_named(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = piece(handle, 0, 100), piece(handle, 200, 100)
+    read = Slice.read
+
+    def failing(self: Slice, length: int | None = None, at: int = 0) -> bytes:
+        if self is bad:
+            raise OSError(5, "Input/output error")
+        return read(self, length, at)
+
+    monkeypatch.setattr(Slice, "read", failing)
+    assert read_ahead([good, bad]) == [bad]
+    good.release()
+    bad.release()
+
+
+def test_a_file_that_ends_early_does_not_stop_the_thread(handle: Handle) -> None:
+    os.truncate(handle.path, 10)
+    short = piece(handle)
+    assert read_ahead([short]) == []
+    short.release()
