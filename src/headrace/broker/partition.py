@@ -84,10 +84,11 @@ class Partition:
 
     __slots__ = (
         "_after_max_ms",
+        "_append_bytes_max",
         "_before_max_ms",
         "_durable_acks",
         "_flush_messages",
-        "_max_message_bytes",
+        "_log_append_time",
         "_plain",
         "_unflushed",
         "_writeback_segment",
@@ -131,7 +132,8 @@ class Partition:
     def configure(self) -> None:
         """The log's configuration has changed."""
         config = self.log.config
-        self._max_message_bytes = config.max_message_bytes
+        self._append_bytes_max = min(config.max_message_bytes, config.segment_bytes)
+        self._log_append_time = config.log_append_time
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._before_max_ms = config.message_timestamp_before_max_ms
         # Nothing in the records themselves matters: the header decides and the bytes stay as they are.
@@ -181,9 +183,9 @@ class Partition:
             raise self._not_led()
         if needs_isr:
             leader.require_min_isr()
-        if end - start > self._max_message_bytes:
-            self._check_size(require_one_batch(buf, start, end) - start)
-        header = validate(buf, view, start, end)
+        if end - start > self._append_bytes_max:
+            self._check_large(buf, view, start, end)
+        header = validate(buf, view, start, end, self._log_append_time)
         _, length, _, _, _, attributes, last_delta, first_timestamp, max_timestamp, producer_id, producer_epoch, \
             sequence, _ = header  # fmt: skip
         end = start + LOG_OVERHEAD + length
@@ -262,16 +264,30 @@ class Partition:
         prepared = prepare(view[start:end], rules, now_ms)
         append_time = now_ms if config.log_append_time else NO_TIMESTAMP
         if prepared.data is None:
+            self._check_segment_size(end - start)
             return buf, view, start, end, prepared.max_timestamp, append_time
         data = bytearray(prepared.data)
-        self._check_size(len(data))
+        self._check_message_size(len(data))
+        self._check_segment_size(len(data))
         return data, memoryview(data), 0, len(data), prepared.max_timestamp, append_time
 
-    def _check_size(self, size: int) -> None:
-        if size > self._max_message_bytes:
-            raise KafkaError(
-                Err.MESSAGE_TOO_LARGE, f"record batch of {size} bytes, max.message.bytes is {self._max_message_bytes}"
-            )
+    def _check_large(self, buf: bytearray, view: memoryview, start: int, end: int) -> None:
+        """More bytes than a message or a segment may have. Recompressed they may be fewer: `_prepare` looks again."""
+        end = require_one_batch(buf, start, end)
+        self._check_message_size(end - start)
+        if self._plain:
+            validate(buf, view, start, end, self._log_append_time)
+            self._check_segment_size(end - start)
+
+    def _check_message_size(self, size: int) -> None:
+        limit = self.log.config.max_message_bytes
+        if size > limit:
+            raise KafkaError(Err.MESSAGE_TOO_LARGE, f"record batch of {size} bytes, max.message.bytes is {limit}")
+
+    def _check_segment_size(self, size: int) -> None:
+        limit = self.log.config.segment_bytes
+        if size > limit:
+            raise KafkaError(Err.RECORD_LIST_TOO_LARGE, f"record batch of {size} bytes, segment.bytes is {limit}")
 
     def _not_led(self) -> KafkaError:
         if self.failed:

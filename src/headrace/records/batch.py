@@ -23,6 +23,7 @@ from headrace.records.layout import (
     LOG_OVERHEAD,
     MAGIC_AT,
     NO_PRODUCER_ID,
+    NO_TIMESTAMP,
     RECORD_BYTES_MIN,
     TRANSACTIONAL,
     BatchHeader,
@@ -69,12 +70,14 @@ _unpack_header = HEADER.unpack_from
 _pack_place = _PLACE.pack_into
 
 
-def validate(buf: Buffer, view: memoryview, start: int, end: int) -> HeaderTuple:
+def validate(
+    buf: Buffer, view: memoryview, start: int, end: int, log_append_time: bool = False
+) -> HeaderTuple:
     """Check a client's records for one partition, `buf[start:end]`; `view` is a view of the same buffer.
 
     Returns the header's fields in the order of `BatchHeader`; a piece of a batch behind it is to be left out, as Kafka
     does. Raises KafkaError with the code Kafka answers. Some clients leave the maximum timestamp unset, or set the bit
-    for LogAppendTime, which Kafka mends: so does this, in place.
+    for LogAppendTime, which Kafka mends: so does this, in place. (The bit is refused where the topic has such times.)
     """
     if end - start < HEADER_BYTES:
         require_one_batch(buf, start, end)
@@ -109,6 +112,9 @@ def validate(buf: Buffer, view: memoryview, start: int, end: int) -> HeaderTuple
     ):
         return header
     _refuse(BatchHeader._make(header), buf, view, start, end)
+    if attributes & LOG_APPEND_TIME and (log_append_time or max_ts == NO_TIMESTAMP):
+        reason = "producers may not set the timestamp type to LogAppendTime"
+        raise InvalidRecords(Err.INVALID_TIMESTAMP, reason, [(index, reason) for index in range(count)])
     if base_ts > max_ts or attributes & LOG_APPEND_TIME:
         return _mend(header, view, start)
     return header

@@ -312,13 +312,17 @@ def rewrite(
     )
 
 
+_KNOWN_ATTRIBUTES = CODEC_MASK | TRANSACTIONAL | CONTROL | DELETE_HORIZON
+
+
 def set_max_timestamp(
     buf: bytearray | memoryview, pos: int, header: BatchHeader, max_timestamp: int, *, log_append_time: bool
 ) -> None:
     """Change the maximum timestamp and its type in place, and the CRC with them; records stay as they are."""
-    attributes = header.attributes & ~LOG_APPEND_TIME | (LOG_APPEND_TIME if log_append_time else 0)
-    if attributes == header.attributes and max_timestamp == header.max_timestamp:
+    if bool(header.attributes & LOG_APPEND_TIME) == log_append_time and max_timestamp == header.max_timestamp:
         return
+    # Kafka drops bits without a meaning here, and only here.
+    attributes = header.attributes & _KNOWN_ATTRIBUTES | (LOG_APPEND_TIME if log_append_time else 0)
     _ATTRIBUTES.pack_into(buf, pos + ATTRIBUTES_AT, attributes)
     _TIMESTAMP.pack_into(buf, pos + _MAX_TIMESTAMP_AT, max_timestamp)
     with memoryview(buf) as view:
