@@ -10,7 +10,7 @@ import cramjam
 
 from tests.compat.cases import Talk, case
 from tests.compat.cases.metadata import NO_SUCH_ID
-from tests.compat.raw import FIXED_MS, Rec, batch, encode_records, encode_request
+from tests.compat.raw import FIXED_MS, Rec, batch, encode_records, encode_request, sized, varint
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 APPEND_TIME, TRANSACTIONAL, CONTROL = 8, 16, 32
@@ -194,6 +194,28 @@ def oversized(t: Talk) -> None:
     send(t, entry(t, "t", p0=batch(bytes(100_000))))
 
 
+@case("Produce", versions=[3, 8, 13])
+def limits_of_size(t: Talk) -> None:
+    large = [Rec(b"x" * 1000)]
+    t.note("small as sent, large as stored")
+    t.topic("plain", max_message_bytes="200", compression_type="uncompressed")
+    put(t, batch(*large, attributes=GZIP, payload=packed(GZIP, encode_records(large))), "plain")
+    t.note("large as sent, small as stored")
+    t.topic("gzip", max_message_bytes="200", compression_type="gzip")
+    put(t, batch(*large), "gzip")
+    t.note("nothing may be stored")
+    t.topic("nothing", max_message_bytes="0")
+    put(t, batch(b""), "nothing")
+    t.note("just so, one byte more, a piece behind it, another behind it")
+    t.topic("exact", max_message_bytes=str(len(batch(b"abc"))))
+    for data in (batch(b"abc"), batch(b"abcd"), batch(b"abc") + batch(b"abc")[:50], batch(b"abc") * 2):
+        put(t, data, "exact")
+    t.note("larger than a segment")
+    t.topic("segments", segment_bytes="1048576", max_message_bytes="3000000")
+    put(t, batch(bytes(1_100_000)), "segments")
+    put(t, batch(bytes(1_100_000), crc_error=1), "segments")
+
+
 @case("Produce", versions=[3, 7, 8, 13])
 def compacted_topics_need_keys(t: Talk) -> None:
     t.topic(cleanup_policy="compact")
@@ -239,6 +261,65 @@ def append_time(t: Talk) -> None:
     records = [Rec(b"a"), Rec(b"b")]
     put(t, batch(*records, attributes=GZIP, payload=packed(GZIP, encode_records(records))))
     fetch_all(t)
+
+
+@case("Produce", versions=[3, 8, 13])
+def append_time_for_odd_batches(t: Talk) -> None:
+    t.topic(message_timestamp_type="LogAppendTime")
+    put(t, batch(b"a", b"b", attributes=APPEND_TIME))
+    for when in (-1, 1 << 60, 5):
+        put(t, batch(b"a", base_timestamp=when))
+    me = new_producer(t)
+    put(t, batch(b"a", producer=(me, 0, 0)))
+    put(t, batch(b"a", producer=(me, 0, 0)))
+    fetch_all(t)
+    t.topic("lz4", message_timestamp_type="LogAppendTime", compression_type="lz4")
+    put(t, batch(Rec(b"a", b"k", 0, [(b"h", b"v"), (b"n", None)]), Rec(None, None, 7)), "lz4")
+    fetch_all(t, "lz4")
+
+
+@case("Produce", versions=[3, 8, 13])
+def timestamps_of_all_sorts(t: Talk) -> None:
+    t.topic()
+    for when in (0, 1, -1, -2, 1 << 40, 1 << 62):
+        t.note(f"timestamp {when}")
+        put(t, batch(b"a", base_timestamp=when))
+    t.note("back in time")
+    put(t, batch(Rec(b"a", None, 5), Rec(b"b", None, -5)))
+    fetch_all(t)
+
+
+@case("Produce", versions=[3, 13])
+def attributes_of_all_sorts(t: Talk) -> None:
+    t.topic()
+    for attributes in (0x40, 0x80, 0x100, 0x4000, -0x8000, APPEND_TIME, 0x80 | APPEND_TIME):
+        t.note(f"attributes {attributes}")
+        put(t, batch(b"a", attributes=attributes))
+    put(t, batch(b"a", attributes=0x80, max_timestamp=FIXED_MS + 5))
+    put(t, batch(b"a", attributes=APPEND_TIME, base_timestamp=-1))
+    fetch_all(t)
+
+
+@case("Produce", versions=[3, 13])
+def records_that_lie(t: Talk) -> None:
+    start, key, value = b"\0" + varint(0) + varint(0), sized(b"k"), sized(b"v")
+    plain = start + key + value
+    records = {
+        "headers of all sorts": plain + varint(3) + sized(b"h") + sized(b"v") + sized(b"") + sized(None) + sized(b"\xff") * 2,
+        "null header key": plain + varint(1) + sized(None) + sized(b"v"),
+        "negative header count": plain + varint(-1),
+        "header count too large": plain + varint(5) + sized(b"a") + sized(b"b"),
+        "header value too long": plain + varint(1) + sized(b"a") + varint(99),
+        "key length -2": start + varint(-2) + value + varint(0),
+        "value length -2": start + key + varint(-2) + varint(0),
+        "record attributes": b"\xff" + plain[1:] + varint(0),
+        "varint too long": b"\0" + b"\x80" * 10 + b"\1" + plain[2:] + varint(0),
+        "no bytes at all": b"",
+    }
+    shapes = {what: batch(b"x", payload=sized(body)) for what, body in records.items()}
+    for what, body in records.items():
+        shapes[what + ", gzip"] = batch(b"x", attributes=GZIP, payload=packed(GZIP, sized(body)))
+    each_alone(t, shapes)
 
 
 @case("Produce", versions=[3, 8, 13])
@@ -326,6 +407,29 @@ def sequences_wrap_around(t: Talk) -> None:
     other = new_producer(t)
     put(t, batch(b"a", b"b", producer=(other, 0, last)))
     put(t, batch(b"c", producer=(other, 0, 1)))
+
+
+@case("Produce", versions=[3, 9, 13])
+def producers_whose_records_are_gone(t: Talk) -> None:
+    topic = t.topic()
+    me = new_producer(t)
+    for sequence in (0, 1, 2):
+        put(t, batch(b"a", producer=(me, 0, sequence)))
+    where = [{"name": topic, "partitions": [{"partition_index": 0, "offset": 3}]}]
+    t.call("DeleteRecords", topics=where, timeout_ms=5000)
+    for sequence in (2, 3, 7):
+        t.note(f"sequence {sequence}")
+        put(t, batch(b"a", producer=(me, 0, sequence)))
+    t.ask("DescribeProducers", 0, topics=[{"name": topic, "partition_indexes": [0]}])
+
+
+@case("Produce", versions=[3, 9, 13])
+def epochs_of_producers(t: Talk) -> None:
+    t.topic()
+    me = new_producer(t)
+    for epoch, sequence in ((5, 0), (5, 1), (5, 0), (6, 1), (6, 0), (5, 2), (32767, 0), (32767, 1), (32767, 3)):
+        t.note(f"epoch {epoch} sequence {sequence}")
+        put(t, batch(b"a", producer=(me, epoch, sequence)))
 
 
 @case("Produce", versions=[3, 13])
