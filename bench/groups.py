@@ -1,0 +1,328 @@
+"""Consumer groups side by side: a rebalance of fifty, commits, loading a coordinator, and Kafka's ConsumerPerformance.
+Members are sockets of this process that speak the classic protocol, so that nearly all the work is the broker's."""
+
+import re
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from tests.reference.apache import run_tool
+
+from bench import load, wire
+from bench.brokers import APACHE, Broker, started
+from bench.clients import RECORD_BYTES, figures
+from bench.measure import cpu_s, median, memory_mb
+from bench.report import Part
+from headrace.protocol import messages as m
+from headrace.protocol.api import API, ApiKey
+from headrace.protocol.frames import encode_request
+
+if TYPE_CHECKING:
+    from bench.parts import Bench, Measures
+
+MEMBERS = 50
+COMMITTERS = (1, 16, 64)
+LOADED = (200_000, 1_000_000)
+"""Offsets to load: both brokers, then Headrace alone."""
+COMMIT_PARTITIONS = 100
+REQUEST_PARTITIONS = 1000
+LOADING, NOT_COORDINATOR, REBALANCE, MEMBER_ID_REQUIRED = 14, 16, 27, 79
+JOIN_VERSION, SYNC_VERSION, COMMIT_VERSION, LIST_VERSION, FIND_VERSION = 5, 3, 7, 2, 1
+
+
+def send(sock: socket.socket, key: ApiKey, version: int, message: Any) -> None:
+    sock.sendall(b"".join(encode_request(API[key], version, 0, "bench", message)))
+
+
+def receive(sock: socket.socket, key: ApiKey, version: int, buffer: bytearray) -> Any:
+    answer = bytes(load.receive_frame(sock, buffer))
+    return API[key].response.decoder(version)(answer, 4, len(answer))[0]
+
+
+def ask(sock: socket.socket, key: ApiKey, version: int, message: Any) -> Any:
+    send(sock, key, version, message)
+    return receive(sock, key, version, bytearray(1 << 20))
+
+
+def find_coordinator(sock: socket.socket, group: str) -> None:
+    """Has the offsets topic created, and waits until the group's shard is served."""
+    while ask(sock, ApiKey.FIND_COORDINATOR, FIND_VERSION, m.FindCoordinatorRequest(key=group)).error_code:
+        time.sleep(0.1)
+    while ask(sock, ApiKey.HEARTBEAT, 0, m.HeartbeatRequest(group_id=group, member_id="x")).error_code in (LOADING, NOT_COORDINATOR):
+        time.sleep(0.1)
+
+
+# A rebalance
+
+
+class Member:
+    def __init__(self, port: int, group: str) -> None:
+        self.sock = load.connect(port)
+        self.group = group
+        self.member_id = ""
+        self.generation = -1
+        self._buffer = bytearray(1 << 20)
+
+    def join(self) -> None:
+        kind = m.JoinGroupRequest
+        protocol = kind.JoinGroupRequestProtocol(name="range", metadata=bytes(40))
+        request = kind(
+            group_id=self.group, session_timeout_ms=30_000, rebalance_timeout_ms=60_000, member_id=self.member_id,
+            protocol_type="consumer", protocols=[protocol],
+        )  # fmt: skip
+        send(self.sock, ApiKey.JOIN_GROUP, JOIN_VERSION, request)
+
+    def joined(self) -> Any:
+        answer = receive(self.sock, ApiKey.JOIN_GROUP, JOIN_VERSION, self._buffer)
+        self.member_id = answer.member_id or self.member_id
+        self.generation = answer.generation_id
+        return answer
+
+    def sync(self, members: Sequence[str]) -> None:
+        kind = m.SyncGroupRequest
+        rows = [kind.SyncGroupRequestAssignment(member_id=member, assignment=bytes(60)) for member in members]
+        request = kind(group_id=self.group, generation_id=self.generation, member_id=self.member_id, assignments=rows)
+        send(self.sock, ApiKey.SYNC_GROUP, SYNC_VERSION, request)
+
+    def synced(self) -> int:
+        return int(receive(self.sock, ApiKey.SYNC_GROUP, SYNC_VERSION, self._buffer).error_code)
+
+
+def rebalance(members: Sequence[Member]) -> bool:
+    """All join and get their assignment. False: a late member began another one."""
+    for member in members:
+        member.join()
+    answers = joined(members)
+    if any(answer.error_code for answer in answers) or len({answer.generation_id for answer in answers}) > 1:
+        return False
+    for member, answer in zip(members, answers):
+        member.sync([row.member_id for row in answer.members])
+    errors = [member.synced() for member in members]  # all of them: each has its answer to read
+    return not any(errors)
+
+
+def joined(members: Sequence[Member]) -> list[Any]:
+    """The answers of all. While a group forms, those who were answered join again, since the others wait for them."""
+    answers: dict[Member, Any] = {}
+    by_socket = {member.sock: member for member in members}
+    while len(answers) < len(members):
+        waiting = [member.sock for member in members if member not in answers]
+        ready, _, _ = select.select(waiting, [], [], 0.2)
+        for sock in ready:
+            answers[by_socket[sock]] = by_socket[sock].joined()
+        if not ready:
+            for member in answers:
+                member.join()
+            answers.clear()
+    return [answers[member] for member in members]
+
+
+def rebalances(broker: Broker, seconds: float) -> "Measures":
+    with ExitStack() as stack:
+        group = f"rebalance-{time.time_ns()}"
+        members = [Member(broker.port, group) for _ in range(MEMBERS)]
+        for member in members:
+            stack.enter_context(member.sock)
+        find_coordinator(members[0].sock, group)
+        for member in members:
+            member.join()
+            assert member.joined().error_code == MEMBER_ID_REQUIRED
+        while not rebalance(members):
+            pass
+        taken, cpu, end = [], cpu_s(broker.pid), time.perf_counter() + seconds
+        while time.perf_counter() < end or len(taken) < 3:
+            begin = time.perf_counter()
+            if rebalance(members):
+                taken.append(time.perf_counter() - begin)
+        spent = cpu_s(broker.pid) - cpu
+    return {"rebalance ms": median(taken) * 1000, "CPU ms/rebalance": spent / len(taken) * 1000}
+
+
+def group_rebalance(bench: "Bench") -> Part:
+    part = Part("group-rebalance", f"A rebalance of {MEMBERS} members of the classic protocol, all joining anew")
+    part.rows = bench.in_turns(("headrace", APACHE), rebalances)
+    part.goal(f"rebalance of {MEMBERS} members: time", "rebalance ms", at_most=1)
+    part.goal(f"rebalance of {MEMBERS} members: CPU", "CPU ms/rebalance", at_most=1)
+    return part
+
+
+# Commits
+
+
+def commit_request(group: str, topic: str, partitions: Sequence[int], offset: int) -> bytes:
+    kind = m.OffsetCommitRequest
+    rows = [
+        kind.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+        for index in partitions
+    ]
+    topics = [kind.OffsetCommitRequestTopic(name=topic, partitions=rows)]
+    request = kind(group_id=group, generation_id_or_member_epoch=-1, topics=topics)
+    return b"".join(encode_request(API[ApiKey.OFFSET_COMMIT], COMMIT_VERSION, 0, "bench", request))
+
+
+def check_commit(answer: bytes) -> None:
+    found = API[ApiKey.OFFSET_COMMIT].response.decoder(COMMIT_VERSION)(answer, 4, len(answer))[0]
+    errors = {row.error_code for topic in found.topics for row in topic.partitions}
+    if errors != {0}:
+        raise RuntimeError(f"OffsetCommit: errors {errors}")
+
+
+def commits_run(connections: int) -> Callable[[Broker, float], "Measures"]:
+    def run(broker: Broker, seconds: float) -> "Measures":
+        with ExitStack() as stack:
+            topic = stack.enter_context(broker.topic("bench-commits", 10))
+            socks = [stack.enter_context(load.connect(broker.port)) for _ in range(connections)]
+            find_coordinator(socks[0], "commits")
+            requests = {s.fileno(): (s, commit_request("commits", topic, [n % 10], 5)) for n, s in enumerate(socks)}
+            done = load.measured(broker.pid, lambda: pump(requests, seconds))
+        return {"commits/s": done.requests_per_s, "CPU µs/commit": done.cpu_us_per_request}
+
+    return run
+
+
+def pump(requests: dict[int, tuple[socket.socket, bytes]], seconds: float) -> tuple[int, int]:
+    """One request in flight per connection: a consumer waits for its commit."""
+    poll, buffer, count = select.epoll(), bytearray(1 << 16), 0
+    for fd, (sock, request) in requests.items():
+        poll.register(fd, select.EPOLLIN)
+        sock.sendall(request)
+    end, waiting = time.perf_counter() + seconds, len(requests)
+    while waiting:
+        for fd, _ in poll.poll():
+            sock, request = requests[fd]
+            answer = load.receive_frame(sock, buffer)
+            if count % 1000 == 0:
+                check_commit(bytes(answer))
+            count += 1
+            if time.perf_counter() < end:
+                sock.sendall(request)
+            else:
+                poll.unregister(fd)
+                waiting -= 1
+    poll.close()
+    return count, 0
+
+
+def group_commits(bench: "Bench") -> Part:
+    part = Part("group-commits", "OffsetCommit of one partition, one at a time on each connection")
+    for connections in COMMITTERS:
+        rows = bench.in_turns(("headrace", APACHE), commits_run(connections))
+        for name, row in rows.items():
+            part.rows[f"{name}, {connections}"] = row
+        part.goal(
+            f"commits on {connections} connection{'s' * (connections > 1)}: CPU per commit", "CPU µs/commit", at_most=1,
+            of=f"headrace, {connections}", against=f"{APACHE}, {connections}",
+        )  # fmt: skip
+    part.notes.append("Headrace answers once the commit is on disk (fdatasync, shared by all that wait); Kafka once it is in memory.")
+    return part
+
+
+# Loading
+
+
+def write_offsets(port: int, count: int) -> None:
+    wire.create_topic(port, "bench-load", COMMIT_PARTITIONS, {})
+    with load.connect(port) as sock:
+        find_coordinator(sock, "load-0")
+        buffer = bytearray(1 << 20)
+        for number in range(count // COMMIT_PARTITIONS):
+            sock.sendall(commit_request(f"load-{number}", "bench-load", range(COMMIT_PARTITIONS), number))
+            answer = bytes(load.receive_frame(sock, buffer))
+            if number == 0:
+                check_commit(answer)
+
+
+def loaded_groups(port: int) -> int:
+    """How many groups there are, -1 while some are still loading."""
+    with load.connect(port) as sock:
+        answer = ask_large(sock, ApiKey.LIST_GROUPS, LIST_VERSION, m.ListGroupsRequest())
+    return -1 if answer.error_code else len(answer.groups)
+
+
+def ask_large(sock: socket.socket, key: ApiKey, version: int, message: Any) -> Any:
+    send(sock, key, version, message)
+    head = memoryview(bytearray(4))
+    load.receive_exactly(sock, head)
+    body = memoryview(bytearray(struct.unpack(">i", head)[0]))
+    load.receive_exactly(sock, body)
+    return API[key].response.decoder(version)(bytes(body), 4, len(body))[0]
+
+
+def load_time(bench: "Bench", name: str, count: int) -> "Measures":
+    folder = bench.folder / f"load-{name}-{count}"
+    broker = started(name, folder)
+    assert broker.process is not None
+    write_offsets(broker.port, count)
+    broker.process.stop()
+    broker = started(name, folder) if name == APACHE else _restarted(broker)
+    begin, cpu = time.perf_counter(), cpu_s(broker.pid)
+    while loaded_groups(broker.port) < count // COMMIT_PARTITIONS:
+        time.sleep(0.01)
+    result = {"load s": time.perf_counter() - begin, "CPU s": cpu_s(broker.pid) - cpu, **memory_mb(broker.pid)}
+    assert broker.process is not None
+    broker.process.stop()
+    return result
+
+
+def _restarted(broker: Broker) -> Broker:
+    assert broker.process is not None
+    broker.process.start()
+    return Broker(broker.name, broker.process.port, broker.process.pid, 0.0, broker.process)
+
+
+def group_load(bench: "Bench") -> Part:
+    part = Part("group-load", "A coordinator loading committed offsets after a restart, 100 a group; from the first answer on")
+    both, alone = LOADED
+    part.rows[f"headrace, {both:,}"] = load_time(bench, "headrace", both)
+    if bench.brokers.with_apache:
+        part.rows[f"{APACHE}, {both:,}"] = load_time(bench, APACHE, both)
+    part.rows[f"headrace, {alone:,}"] = load_time(bench, "headrace", alone)
+    part.goal(
+        f"{alone:,} offsets against {both:,}: time to load", "load s", at_most=1.5 * alone / both,
+        of=f"headrace, {alone:,}", against=f"headrace, {both:,}",
+    )  # fmt: skip
+    return part
+
+
+# Kafka's tool
+
+
+def consumer_performance(broker: Broker, seconds: float) -> "Measures":
+    count = max(int(seconds * 300_000), 300_000)
+    with broker.topic("bench-consumer-performance") as topic:
+        records = wire.random_batch(500, RECORD_BYTES)
+        requests = [wire.produce(topic, [0], records)]
+        with load.connect(broker.port) as sock:
+            buffer = bytearray(1 << 16)
+            for _ in range(count // 500):
+                sock.sendall(requests[0])
+                load.receive_frame(sock, buffer)
+        cpu = cpu_s(broker.pid)
+        out = run_tool(
+            "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", f"127.0.0.1:{broker.port}",
+            "--topic", topic, "--num-records", str(count // 500 * 500), "--group", f"perf-{time.time_ns()}",
+            "--timeout", "30000", timeout_s=600,
+        )  # fmt: skip
+        row = re.findall(r"^[\d\-: ,]+?, [\d\-: ,]+?, ([\d., ]+)$", out, re.M)[-1]
+        cells = [float(cell) for cell in row.split(",")]
+        read, fetch_s = cells[2], cells[5] / 1000
+        return figures(int(read), fetch_s, cpu_s(broker.pid) - cpu)
+
+
+def group_consumer(bench: "Bench") -> Part:
+    part = Part("group-consumer", "Kafka's ConsumerPerformance: one consumer in a group, records of 100 B")
+    part.rows = bench.in_turns(("headrace", APACHE), consumer_performance)
+    part.goal("ConsumerPerformance: records/s", "records/s", at_least=1)
+    return part
+
+
+PARTS = {
+    "group-rebalance": group_rebalance,
+    "group-commits": group_commits,
+    "group-load": group_load,
+    "group-consumer": group_consumer,
+}
