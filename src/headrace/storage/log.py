@@ -440,10 +440,10 @@ class Log(LogReader):
         self._bound_segment = None
         self._dirty_folders.add(self.path)
         self.epochs.truncate_from_end(end_offset)
-        self.snapshots.remove_outside(self.log_start_offset, end_offset)
+        self.snapshots.remove_outside(self._bases[0], end_offset)
         if len(self.producers):
             loaded = self.snapshots.load(self.producers, end_offset, 0)
-            replay(self.producers, self.segments, max(self.log_start_offset, loaded or 0), end_offset)
+            replay(self.producers, self.segments, loaded or 0, end_offset)
 
     def advance_log_start(self, offset: int) -> bool:
         """DeleteRecords, or retention: readers no longer see what lies below. Files go when retention runs."""

@@ -123,7 +123,7 @@ def load_folder(
             report.clean = clean = False
             recovery_point = segments[-1].base_offset
         _Recovery(pool, path, config, segments, epochs, report, producers, snapshots, committed).run(
-            recovery_point, log_start, now_ms
+            recovery_point, now_ms
         )
         end_offset = _end_offset(segments[-1]) if segments else 0
     if not segments:
@@ -145,9 +145,9 @@ def load_folder(
         epochs.clear()
     epochs.truncate_from_end(end_offset)
     epochs.truncate_from_start(log_start)
-    snapshots.remove_outside(log_start, end_offset)
+    snapshots.remove_outside(segments[0].base_offset, end_offset)
     snapshots.remove_strays(segment.base_offset for segment in segments)
-    _load_producers(producers, snapshots, segments, log_start, end_offset, now_ms, clean)
+    _load_producers(producers, snapshots, segments, end_offset, now_ms, clean)
     for segment, following in pairwise(segments):
         # After a clean stop all was synced; after another, what lies below the recovery point was.
         segment.synced = clean or following.base_offset <= recovery_point
@@ -166,15 +166,15 @@ def _load_producers(
     producers: ProducerStates,
     snapshots: Snapshots,
     segments: list[Segment],
-    log_start: int,
     end_offset: int,
     now_ms: int,
     clean: bool,
 ) -> None:
+    """From all that is on the disk: a record deleted since may still be sent again by who has no answer yet."""
     loaded = snapshots.load(producers, end_offset, now_ms)
     if loaded is None and clean:
         return  # closed without a snapshot: there was no producer to remember, or the log is from before there were
-    replay(producers, segments, max(log_start, loaded or 0), end_offset)
+    replay(producers, segments, loaded or 0, end_offset)
 
 
 # -- what interrupted work left behind
@@ -378,7 +378,7 @@ class _Recovery:
         self.next_offset = 0
         self.committed = committed
 
-    def run(self, recovery_point: int, log_start: int, now_ms: int) -> None:
+    def run(self, recovery_point: int, now_ms: int) -> None:
         segments = self.segments
         if not segments:
             return
@@ -389,7 +389,7 @@ class _Recovery:
         # Aborted transactions are found again from the producers' state at the first segment that is checked.
         loaded = self.snapshots.load(self.producers, base, now_ms)
         try:
-            replay(self.producers, segments[:first], max(log_start, loaded or 0), base)
+            replay(self.producers, segments[:first], loaded or 0, base)
         except CorruptSegment as damage:
             self.report.say(f"producers could not be read again: {damage}")
         for segment in segments[first:]:

@@ -66,9 +66,9 @@ class Snapshots:
             pass
 
     def remove_outside(self, start_offset: int, end_offset: int) -> None:
-        """Those at or below the log's start say nothing that is still needed, those above its end something wrong."""
+        """Those below the first segment say nothing that is still needed, those above the log's end something wrong."""
         for offset in self.offsets[:]:
-            if offset > end_offset or offset <= start_offset:
+            if offset > end_offset or offset < start_offset:
                 self.remove(offset)
 
     def remove_strays(self, bases: Iterable[int]) -> None:

@@ -3,6 +3,8 @@
 import errno
 from random import Random
 
+import pytest
+
 from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
 from headrace.testing.simulator.disk import CrashMode, MemoryDisk
@@ -57,3 +59,23 @@ def test_a_dir_whose_epochs_found_no_room_is_not_called_closed_in_order() -> Non
     disk.fail("append", errno.ENOSPC, path="*/leader-epoch-checkpoint.tmp", times=None)
     made.close()
     assert not disk.exists("/a/.kafka_cleanshutdown")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_producer_is_remembered_though_its_records_were_deleted(clean: bool) -> None:
+    """It may have lost the answer, and send the batch again after the restart."""
+    disk = MemoryDisk()
+    disk.make_dirs("/data")
+    disk.sync_all()
+    log = open_log(disk)
+    for sequence in range(3):
+        log.append_batches(batch(sequence, producer_id=7, producer_epoch=0, base_sequence=sequence), 1000)
+    log.advance_log_start(3)
+    if clean:
+        log.close()
+    else:
+        log.flush()
+        disk.crash(Random(1), CrashMode.LOSE)
+    again = open_log(disk, clean=clean, log_start=3)
+    mark = again.producers.check(7, 0, 2, 0)
+    assert mark is not None and mark.base_offset == 2 and again.log_start_offset == again.end_offset == 3
