@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 SYNC_THREADS = 8
 WORK_THREADS = 4
+KEEPALIVE_IDLE_S = 120
+KEEPALIVE_PROBE_S = 15
 PR_SET_PDEATHSIG = 1
 
 
@@ -145,6 +147,7 @@ class SystemRuntime:
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _keep_alive(listener)
             if family == socket.AF_INET6:
                 # "::" serves IPv4 as well, as it does for every Java server.
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -165,6 +168,14 @@ class SystemRuntime:
             thread.join()
         self._sync_threads.shutdown(wait=True)
         self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _keep_alive(listener: socket.socket) -> None:
+    """Accepted sockets inherit this: a client that vanished without a word, while its request waits, is noticed."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", KEEPALIVE_IDLE_S), ("TCP_KEEPINTVL", KEEPALIVE_PROBE_S), ("TCP_KEEPCNT", 5)):
+        if hasattr(socket, option):
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def _compact(connection: Any, job: Compaction, pace: Callable[[int], None] | None) -> None:

@@ -1,0 +1,73 @@
+"""The machine itself, as brokers see it."""
+
+import asyncio
+import socket
+import threading
+
+import uvloop
+
+from headrace.broker.runtime import SystemRuntime
+
+
+def test_a_bound_port_refuses_until_it_serves_and_watches_its_peers() -> None:
+    options: dict[str, int] = {}
+    made = asyncio.Event()
+
+    class Accepted(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            twin = socket.socket(fileno=transport.get_extra_info("socket").fileno())
+            options["keepalive"] = twin.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            options["idle"] = twin.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+            options["nodelay"] = twin.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            twin.detach()
+            made.set()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        runtime = SystemRuntime(loop)
+        server, port = await runtime.listen(Accepted, "127.0.0.1", 0)
+        try:
+            await asyncio.open_connection("127.0.0.1", port)
+            raise AssertionError("served before it said so")
+        except ConnectionRefusedError:
+            pass
+        await server.start_serving()
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.wait_for(made.wait(), 10)
+        writer.close()
+        server.close()
+        runtime.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+    assert options["keepalive"] and options["idle"] <= 300, "a client that vanishes while it waits must be noticed"
+    assert options["nodelay"], "small answers do not wait for each other"
+
+
+def test_syncs_run_in_threads_and_report_on_the_loop() -> None:
+    async def main() -> list[tuple[bool, bool]]:
+        loop = asyncio.get_running_loop()
+        runtime = SystemRuntime(loop)
+        main_thread = threading.get_ident()
+        seen: list[tuple[bool, bool]] = []
+        finished = asyncio.Event()
+        count = 100
+
+        def start(number: int) -> None:
+            worked: list[bool] = []
+
+            def done() -> None:
+                seen.append((worked[0], threading.get_ident() == main_thread))
+                if len(seen) == count:
+                    finished.set()
+
+            runtime.sync(lambda: worked.append(threading.get_ident() != main_thread), done)
+
+        for number in range(count):
+            start(number)
+        await asyncio.wait_for(finished.wait(), 30)
+        runtime.close()
+        return seen
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(main()) == [(True, True)] * 100
