@@ -3,6 +3,7 @@
 The Python work of compaction never runs in this process: it would hold the interpreter lock and enter every latency.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable
@@ -57,6 +58,7 @@ class Cleaner:
         self._checkpoints: dict[TopicPartition, int] = {}
         self._loaded = False
         self._uncleanable: set[Log] = set()
+        self._saving = asyncio.Lock()
 
     async def run(self) -> None:
         """Compact whatever is due, the filthiest first, until nothing is."""
@@ -145,11 +147,18 @@ class Cleaner:
         self._broker.maintenance.remove_later(swap.finish(), log.config.file_delete_delay_ms)
         return True
 
+    def forget(self, partition: Partition) -> None:
+        """Deleted: a topic of the same name starts with nothing compacted."""
+        self._uncleanable.discard(partition.log)
+        if self._checkpoints.pop((partition.topic, partition.index), None) is not None:
+            self._broker.spawn(self._save(self._broker.logs.dir_of(partition.log)))
+
     async def _save(self, log_dir: LogDir) -> None:
-        mine = {(log.topic, log.partition) for log in log_dir.logs}
-        data = encode_offsets({key: offset for key, offset in self._checkpoints.items() if key in mine})
         path = f"{log_dir.path}/{CLEANER_OFFSETS}"
-        try:
-            await self._runtime.run_in_thread(self._runtime.disk.replace_bytes, path, data)
-        except OSError as error:
-            logger.warning("cannot write %s: %s", path, error)
+        async with self._saving:  # one writer at a time, and what it writes is what is known when it writes
+            mine = {(log.topic, log.partition) for log in log_dir.logs}
+            data = encode_offsets({key: offset for key, offset in self._checkpoints.items() if key in mine})
+            try:
+                await self._runtime.run_in_thread(self._runtime.disk.replace_bytes, path, data)
+            except OSError as error:
+                logger.warning("cannot write %s: %s", path, error)

@@ -215,9 +215,16 @@ class Replicas:
             self.by_name.pop(name, None)
         for partition in (partitions or {}).values():
             partition.stop()
-            if not partition.failed:
+            if partition.failed:
+                continue
+            self._broker.maintenance.cleaner.forget(partition)
+            try:
                 folder = self._broker.logs.remove(partition.log)
-                self._broker.maintenance.remove_folder_later(folder, partition.log.config.file_delete_delay_ms)
+            except OSError as error:
+                # The topic is gone all the same; what is left of it is set aside by the next start.
+                logger.error("%s cannot be removed: %s", partition.log.path, error)
+                continue
+            self._broker.maintenance.remove_folder_later(folder, partition.log.config.file_delete_delay_ms)
 
     def fail(self, path: str) -> None:
         """A log directory is gone: its partitions stop, the rest goes on."""

@@ -5,7 +5,8 @@ The loop takes a plan, a thread runs it, the loop marks it. Nothing in a plan ch
 
 import errno
 from collections.abc import Mapping
-from typing import NamedTuple
+from threading import Lock
+from typing import NamedTuple, Protocol
 
 from headrace.storage.files import Disk, File
 from headrace.storage.pool import Handle
@@ -56,11 +57,19 @@ class SegmentSync(NamedTuple):
     paths: tuple[str, ...]
 
 
+class Folder(Protocol):
+    """A log, as far as the life of its folder goes."""
+
+    abandoned: bool
+    folder_lock: Lock
+
+
 class SyncPlan:
     """Everything between `durable_end` and the end of a log at one moment, oldest segment first."""
 
     __slots__ = (
-        "disk", "done", "end_offset", "epochs", "epochs_missing", "error", "files", "folders", "generation", "segments",
+        "disk", "done", "end_offset", "epochs", "epochs_missing", "error", "files", "folder", "folders", "generation",
+        "segments",
     )  # fmt: skip
 
     def __init__(
@@ -72,8 +81,10 @@ class SyncPlan:
         files: Mapping[str, int],
         folders: Mapping[str, int],
         epochs: tuple[str, bytes] | None,
+        folder: Folder,
     ) -> None:
         self.disk = disk
+        self.folder = folder
         self.end_offset = end_offset
         self.generation = generation
         """Of the log's truncations: bytes synced before one say nothing about those written after it."""
@@ -106,7 +117,10 @@ class SyncPlan:
 
     def _write_epochs(self, path: str, data: bytes) -> None:
         try:
-            self.disk.replace_bytes(path, data)
+            with self.folder.folder_lock:
+                # By name: once the log is deleted, the name may be another's.
+                if not self.folder.abandoned:
+                    self.disk.replace_bytes(path, data)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise

@@ -331,6 +331,7 @@ class Log(LogReader):
             self._dirty_files.seen(),
             self._dirty_folders.seen(),
             epochs,
+            self,
         )
 
     def _unsynced_segments(self) -> list[Segment]:
