@@ -105,10 +105,13 @@ class World:
         member.says_all = True
         if fate < 0.1:
             return  # lost on the way
-        for _ in range(2 if fate < 0.2 else 1):
-            outcome = self.driver.ask(member.name, "consumer_group_heartbeat", request, 1)
+        outcome = self.driver.ask(member.name, "consumer_group_heartbeat", request, 1)
+        self.check()
+        if fate < 0.2:
+            # The answer is lost, and the member asks again at once.
+            outcome = self.driver.ask(member.name, "consumer_group_heartbeat", member.request(), 1)
             self.check()
-        if fate >= 0.2 and fate < 0.3:
+        elif fate < 0.3:
             return  # the answer is lost
         member.hear(outcome.response)
         self.check()
