@@ -29,7 +29,6 @@ BUFFER_BYTES_BUSY = 512 * 1024
 """How far a connection's buffer grows just to receive more at a time."""
 BUFFER_BYTES_KEPT = 4 << 20
 """A buffer may stay this large while its connection is busy; anything larger goes once its frame is handled."""
-PARKED_MAX = 256
 """Waiting answers on one connection before it is no longer read."""
 ANSWERS_BYTES_MAX = 256 * 1024
 """Answers of one turn leave together, up to this much: small requests may have large answers."""
@@ -105,6 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self._clock = listener.broker.runtime.perf_counter
         self._budget = listener.broker.budget
         self._frame_bytes_max = listener.broker.settings.request_bytes_max
+        self._parked_max = listener.broker.settings.parked_requests_max
         self.buf = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buf)
         self._charged = 0  # bytes of the budget held for a grown buffer
@@ -203,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
                 if end > filled:
                     break
                 api_key, version, correlation_id, client_id_length = _header(buf, pos + 4)
-                if slots and (api_key != PRODUCE or slots[-1].api_key != PRODUCE or len(slots) >= PARKED_MAX):
+                if slots and (api_key != PRODUCE or slots[-1].api_key != PRODUCE or len(slots) >= self._parked_max):
                     break
                 if self.outbox.blocked:
                     break

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.cleaner import Cleaner
 from headrace.broker.lag import REFRESH_MS
+from headrace.storage.log import NO_SPACE
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -33,10 +34,12 @@ class Maintenance:
         self._lag_expected = 0.0
 
     def start(self) -> None:
-        config = self._broker.config
-        self._every("retention", lambda: config["log.retention.check.interval.ms"], self._retention)
+        broker = self._broker
+        config = broker.config
+        first_ms = config["log.initial.task.delay.ms"]
+        self._every("retention", lambda: config["log.retention.check.interval.ms"], self._retention, first_ms)
         self._every("watermarks", lambda: config["replica.high.watermark.checkpoint.interval.ms"], self._checkpoint)
-        self._every("compaction", lambda: config["log.cleaner.backoff.ms"], self.cleaner.run)
+        self._every("compaction", lambda: broker.config["log.cleaner.backoff.ms"], self.cleaner.run)
         self._every("flush", lambda: FLUSH_CHECK_MS, self._flush)
         self._every("metadata", lambda: METADATA_CHECK_MS, self._broker.node.quorum.maintain)
         self._every("idle", lambda: IDLE_CHECK_MS, self._idle)
@@ -52,18 +55,20 @@ class Maintenance:
             timer.cancel()
         self._timers.clear()
 
-    def _every(self, name: str, interval_ms: Callable[[], int], chore: Callable[[], Awaitable[None]]) -> None:
+    def _every(
+        self, name: str, interval_ms: Callable[[], int], chore: Callable[[], Awaitable[None]], first_ms: int | None = None
+    ) -> None:
         async def run() -> None:
             await chore()
-            again()
+            again(interval_ms())
 
-        def again() -> None:
+        def again(delay_ms: int) -> None:
             if not self._stopped:
                 self._timers[name] = self._runtime.loop.call_later(
-                    interval_ms() / 1000, lambda: self._broker.spawn(run())
+                    delay_ms / 1000, lambda: self._broker.spawn(run())
                 )
 
-        again()
+        again(interval_ms() if first_ms is None else first_ms)
 
     # ---- chores
 
@@ -76,7 +81,10 @@ class Maintenance:
             try:
                 doomed, reason = partition.log.apply_retention(partition.high_watermark, now_ms)
             except OSError as error:
-                self._broker.dir_failed(partition.log, error)
+                if error.errno in NO_SPACE and partition.log.failed is None:
+                    logger.warning("%s: nothing deleted: %s", partition, error)
+                else:
+                    self._broker.dir_failed(partition.log, error)
                 continue
             if doomed:
                 logger.info("%s: deleted %d files, %s", partition, len(doomed), reason)

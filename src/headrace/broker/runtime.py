@@ -15,9 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from headrace.clock import Clock, SystemClock
+from headrace.config import BrokerConfig
 from headrace.storage.compaction import Compaction, serve
 from headrace.storage.files import Disk, RealDisk
 from headrace.storage.swap import Cleaned
@@ -32,6 +33,30 @@ WORK_THREADS = 4
 KEEPALIVE_IDLE_S = 120
 KEEPALIVE_PROBE_S = 15
 PR_SET_PDEATHSIG = 1
+SYSTEM_DEFAULT = -1
+
+
+class SocketOptions(NamedTuple):
+    """How the kernel should keep connections; None leaves a buffer to the kernel, which knows better than a number."""
+
+    backlog: int = 1024
+    send_bytes: int | None = None
+    receive_bytes: int | None = None
+
+    @staticmethod
+    def of(config: BrokerConfig) -> "SocketOptions":
+        def given(name: str) -> int | None:
+            # Kafka's defaults are from another age: only what somebody has written down is taken.
+            return config[name] if name in config.raw and config[name] != SYSTEM_DEFAULT else None
+
+        return SocketOptions(
+            given("socket.listen.backlog.size") or 1024,
+            given("socket.send.buffer.bytes"),
+            given("socket.receive.buffer.bytes"),
+        )
+
+
+DEFAULT_SOCKETS = SocketOptions()
 
 
 class Runtime(Protocol):
@@ -69,7 +94,7 @@ class Runtime(Protocol):
         ...
 
     async def listen(
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, options: SocketOptions = DEFAULT_SOCKETS
     ) -> tuple[asyncio.AbstractServer, int]:
         """Take an address; returns the server, which serves from `start_serving` on, and the port it got."""
         ...
@@ -141,7 +166,7 @@ class SystemRuntime:
             done.result()
 
     async def listen(
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, options: SocketOptions = DEFAULT_SOCKETS
     ) -> tuple[asyncio.AbstractServer, int]:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -151,10 +176,14 @@ class SystemRuntime:
             if family == socket.AF_INET6:
                 # "::" serves IPv4 as well, as it does for every Java server.
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            # Set before anybody connects, since a window is agreed on when a connection is made.
+            for name, size in ((socket.SO_SNDBUF, options.send_bytes), (socket.SO_RCVBUF, options.receive_bytes)):
+                if size is not None:
+                    listener.setsockopt(socket.SOL_SOCKET, name, size)
             listener.bind((host, port))
             listener.setblocking(False)
             server = await self.loop.create_server(
-                protocol_factory, sock=listener, backlog=1024, start_serving=False
+                protocol_factory, sock=listener, backlog=options.backlog, start_serving=False
             )
         except BaseException:
             listener.close()

@@ -29,7 +29,7 @@ from headrace.broker.node import StartupError as StartupError
 from headrace.broker.partition import Environment, Partition
 from headrace.broker.replicas import Replicas
 from headrace.broker.router import Router
-from headrace.broker.runtime import Runtime, SystemRuntime
+from headrace.broker.runtime import Runtime, SocketOptions, SystemRuntime
 from headrace.broker.syncer import Syncer
 from headrace.broker.waiters import TimerWheel
 from headrace.config import BrokerConfig
@@ -64,6 +64,15 @@ class Settings(NamedTuple):
 
     request_bytes_max: int
     fetch_bytes_max: int
+    parked_requests_max: int
+
+    @staticmethod
+    def of(config: BrokerConfig) -> "Settings":
+        return Settings(
+            config["socket.request.max.bytes"],
+            config["fetch.max.bytes"],
+            config["max.parked.requests.per.connection"],
+        )
 
 
 class Listener:
@@ -80,7 +89,10 @@ class Listener:
         """Take the port, so that it is known; nobody is served yet."""
         host = self.endpoint.host or "::"
         try:
-            self._server, self.port = await self.broker.runtime.listen(self._accept, host, self.endpoint.port)
+            options = SocketOptions.of(self.broker.config)
+            self._server, self.port = await self.broker.runtime.listen(
+                self._accept, host, self.endpoint.port, options
+            )
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise StartupError(
@@ -113,7 +125,7 @@ class Broker:
         self.config = config
         self.runtime = runtime
         self.node_id = config.node_id
-        self.settings = Settings(config["socket.request.max.bytes"], config["fetch.max.bytes"])
+        self.settings = Settings.of(config)
         self.metrics = Metrics()
         self.budget = MemoryBudget(_memory_budget(config))
         self.descriptors = Descriptors.take()
@@ -273,7 +285,7 @@ class Broker:
         )
         for name, reason in self.config.ignored.items():
             logger.warning("dynamic option %s is ignored: %s", name, reason)
-        self.settings = Settings(self.config["socket.request.max.bytes"], self.config["fetch.max.bytes"])
+        self.settings = Settings.of(self.config)
         self.connection_limits.total = min(self.config["max.connections"], self.descriptors.connections)
         self.connection_limits.per_address = self.config["max.connections.per.ip"]
         self.connection_limits.overrides = self.config.max_connections_per_ip_overrides

@@ -140,6 +140,9 @@ class Route:
         request.complete(answer if answer is not None else answer_to(correlation_id))
 
 
+PARKED_MAX = 256
+
+
 class Peer:
     """One connection with everything around it faked."""
 
@@ -154,7 +157,7 @@ class Peer:
         self.broker = SimpleNamespace(
             runtime=SimpleNamespace(perf_counter=lambda: self.now, loop=self.loop, can_sendfile=False),
             budget=self.budget,
-            settings=SimpleNamespace(request_bytes_max=frame_bytes_max),
+            settings=SimpleNamespace(request_bytes_max=frame_bytes_max, parked_requests_max=PARKED_MAX),
             connection_limits=limits if limits is not None else ConnectionLimits(10**9, 10**9, {}),
             connections={},
             metrics=Metrics(),

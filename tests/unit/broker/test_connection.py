@@ -11,13 +11,12 @@ from headrace.broker.connection import (
     BUFFER_BYTES,
     BUFFER_BYTES_BUSY,
     BUFFER_BYTES_KEPT,
-    PARKED_MAX,
     TURN_FRAMES,
 )
 from headrace.broker.limits import ConnectionLimits, MemoryBudget
 from headrace.errors import Err, KafkaError
 from headrace.protocol.primitives import ProtocolError
-from tests.unit.broker.fakes import FETCH, METADATA, PRODUCE, FakeLoop, Peer, answer_to, frame
+from tests.unit.broker.fakes import FETCH, METADATA, PARKED_MAX, PRODUCE, FakeLoop, Peer, answer_to, frame
 
 
 class Piece:

@@ -6,7 +6,8 @@ import threading
 
 import uvloop
 
-from headrace.broker.runtime import SystemRuntime
+from headrace.broker.runtime import SocketOptions, SystemRuntime
+from headrace.config import BrokerConfig
 
 
 def test_a_bound_port_refuses_until_it_serves_and_watches_its_peers() -> None:
@@ -42,6 +43,45 @@ def test_a_bound_port_refuses_until_it_serves_and_watches_its_peers() -> None:
         runner.run(main())
     assert options["keepalive"] and options["idle"] <= 300, "a client that vanishes while it waits must be noticed"
     assert options["nodelay"], "small answers do not wait for each other"
+
+
+def test_buffers_are_the_kernels_unless_somebody_says_otherwise() -> None:
+    assert SocketOptions.of(BrokerConfig.load({}, {}, {})) == SocketOptions(1024, None, None)
+    given = {
+        "socket.listen.backlog.size": "7",
+        "socket.send.buffer.bytes": "102400",
+        "socket.receive.buffer.bytes": "-1",
+    }
+    assert SocketOptions.of(BrokerConfig.load({}, {}, given)) == SocketOptions(7, 102400, None)
+
+
+def test_accepted_sockets_have_the_buffers_of_their_listener() -> None:
+    sizes: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
+
+    class Accepted(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            twin = socket.socket(fileno=transport.get_extra_info("socket").fileno())
+            found = [twin.getsockopt(socket.SOL_SOCKET, name) for name in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+            sizes.put_nowait((found[0], found[1]))
+            twin.detach()
+
+    async def size_with(options: SocketOptions) -> tuple[int, int]:
+        runtime = SystemRuntime(asyncio.get_running_loop())
+        server, port = await runtime.listen(Accepted, "127.0.0.1", 0, options)
+        await server.start_serving()
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            return await asyncio.wait_for(sizes.get(), 10)
+        finally:
+            writer.close()
+            server.close()
+            runtime.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        plain = runner.run(size_with(SocketOptions()))
+        small = runner.run(size_with(SocketOptions(5, 8 << 10, 16 << 10)))
+    assert small == (16 << 10, 32 << 10), "the kernel doubles what it is given"
+    assert plain != small
 
 
 def test_syncs_run_in_threads_and_report_on_the_loop() -> None:

@@ -12,6 +12,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
 
+from headrace.broker.runtime import DEFAULT_SOCKETS, SocketOptions
 from headrace.clock import Clock
 from headrace.storage.compaction import Compaction, compact
 from headrace.storage.files import Disk
@@ -68,7 +69,7 @@ class SimRuntime:
             step()
 
     async def listen(
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, options: SocketOptions = DEFAULT_SOCKETS
     ) -> tuple[asyncio.AbstractServer, int]:
         assert isinstance(self.loop, SimLoop)
         listener = self.loop.network.listen(protocol_factory, [host], port)
