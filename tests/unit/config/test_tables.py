@@ -1,11 +1,13 @@
 """The option tables against Kafka 4.3.1's own definitions, dumped from its jars to `data/kafka_options.json`."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import headrace
 from headrace.config.options import Option, Type
 from headrace.config.table import (
     broker_options,
@@ -151,3 +153,26 @@ def test_password_options_are_sensitive() -> None:
     assert broker_options()["ssl.key.password"].sensitive
     assert not broker_options()["log.dir"].sensitive
     assert {option.type for option in broker_options().values() if option.sensitive} == {Type.PASSWORD}
+
+
+# Read through properties of BrokerConfig, which have names of their own.
+READ_BY_PROPERTY = {
+    "controller.listener.names",
+    "controller.quorum.bootstrap.servers",
+    "controller.quorum.voters",
+    "inter.broker.listener.name",
+    "listener.security.protocol.map",
+    "max.connections.per.ip.overrides",
+    "metadata.log.dir",
+    "process.roles",
+    "security.inter.broker.protocol",
+}
+
+
+def test_options_with_an_effect_are_read_by_somebody() -> None:
+    package = Path(headrace.__file__).parent
+    sources = [file.read_text() for file in package.rglob("*.py") if "config" not in file.relative_to(package).parts]
+    read = {name for text in sources for name in re.findall(r'"([a-z0-9.]+)"', text)} | READ_BY_PROPERTY
+    defaults = {name for table in (topic_options(), group_options()) for option in table.values() for name, _ in option.synonyms}
+    silent = [name for name, option in broker_options().items() if option.effect and name not in read | defaults]
+    assert not silent, f"nothing reads {silent}"
