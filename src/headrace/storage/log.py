@@ -4,6 +4,7 @@ All calls are made on the loop. `append` and `read` are the hot path: they touch
 `recovery` builds a Log from a folder; `durability` syncs.
 """
 
+import errno
 import os.path
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -34,6 +35,9 @@ from headrace.storage.segment import Segment
 from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS, Snapshots, replay
 
 __all__ = ["Log", "Slice"]
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
 
 
 class Log(LogReader):
@@ -461,7 +465,12 @@ class Log(LogReader):
     def delete_segments(self, count: int, now_ms: int) -> list[str]:
         """Take the oldest segments out of the log; returns renamed files to remove after `file.delete.delay.ms`."""
         if count >= len(self.segments):
-            self.roll(now_ms)
+            try:
+                self.roll(now_ms)
+            except OSError as error:
+                if error.errno not in NO_SPACE or self.failed is not None:
+                    raise
+                # The disk is full: the older ones can go without a new one, and make room for it.
             count = len(self.segments) - 1
         gone = self.segments[:count]
         if not gone:

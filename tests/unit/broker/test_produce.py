@@ -309,6 +309,28 @@ def test_deleting_records_on_a_full_disk_is_an_error_and_not_an_end() -> None:
     run(scenario)
 
 
+def test_retention_on_a_full_disk_frees_what_it_can_and_fails_nothing() -> None:
+    """All segments are too old, so the log wants a new one first, for which there is no room."""
+
+    async def scenario(sim: Sim) -> None:
+        await sim.create(T, internal_segment_bytes="1000")
+        async with await sim.wire() as wire:
+            for _ in range(10):
+                await wire.ask("Produce", 9, produce(T, records(size=400)))
+            log = sim.partition(T).log
+            assert len(log.segments) == 5
+            sim.disk.capacity_bytes = sim.disk.used_bytes()
+            await sim.broker.maintenance._retention()
+            assert all(log_dir.failed is None for log_dir in sim.broker.logs.dirs)
+            assert len(log.segments) == 1 and log.log_start_offset == 8
+            sim.disk.capacity_bytes = None
+            await sim.broker.maintenance._retention()
+            assert log.log_start_offset == 10
+            assert offsets(await wire.ask("Produce", 9, produce(T, records()))) == [10]
+
+    run(scenario)
+
+
 def test_a_write_that_cannot_be_undone_takes_the_disk_out_of_service() -> None:
     """Half a batch at the end of a log: nothing may be appended behind it."""
 
