@@ -13,6 +13,8 @@ def new_ids(t: Talk) -> None:
     t.ask(transactional_id=None, transaction_timeout_ms=-1)
     t.ask(transactional_id=None, transaction_timeout_ms=2147483647)
     t.ask(transactional_id="", transaction_timeout_ms=60_000)
+    for timeout_ms in (0, -5, 2147483647):
+        t.ask(transactional_id="mine", transaction_timeout_ms=timeout_ms)
 
 
 @case("InitProducerId", versions=range(3, 6))
@@ -42,6 +44,9 @@ def quotas(t: Talk) -> None:
     for kind, match, value in (("planet", 0, "x"), ("user", 9, None), ("user", 0, None), ("", 2, None)):
         t.note(f"{kind} {match} {value}")
         t.ask(components=[{"entity_type": kind, "match_type": match, "match": value}])
+    for kind, match, value in (("user", 0, ""), ("ip", 0, "nowhere"), ("ip", 0, None), ("client-id", 1, "x"), ("USER", 2, None)):
+        t.note(f"strictly {kind} {match} {value}")
+        t.ask(components=[{"entity_type": kind, "match_type": match, "match": value}], strict=True)
     twice = {"entity_type": "user", "match_type": 2, "match": None}
     t.ask(components=[twice, twice])
     t.ask(components=[twice, {"entity_type": "ip", "match_type": 2, "match": None}])

@@ -82,6 +82,19 @@ def by_id(t: Talk) -> None:
 
 
 @case("Metadata", versions=range(12, 14))
+def several_ids(t: Talk) -> None:
+    t.topic("a")
+    t.topic("b")
+    a = {"topic_id": t.id_of("a"), "name": None}
+    unknown = {"topic_id": NO_SUCH_ID, "name": None}
+    ask(t, [a, a], mine="")
+    ask(t, [a, unknown], mine="", include_topic_authorized_operations=True)
+    ask(t, [unknown | {"name": t.name("b")}], mine="")
+    ask(t, [a, {"topic_id": bytes(16), "name": None}], mine="")
+    ask(t, [a | {"name": "another"}], mine="", allow_auto_topic_creation=True)
+
+
+@case("Metadata", versions=range(12, 14))
 def ids_and_names_mixed(t: Talk) -> None:
     t.topic("a")
     ask(t, [{"topic_id": t.id_of("a"), "name": None}, {"name": t.topic("b")}], mine="")
@@ -131,6 +144,22 @@ def pages(t: Talk) -> None:
 
 
 @case("DescribeTopicPartitions")
+def pages_of_all_sizes(t: Talk) -> None:
+    names = [t.topic("a", 5), t.name("aa"), t.topic("b", 2), t.topic("c")]
+    for limit in (1, 3, 5, 6, 7, 8, 9):
+        t.note(f"{limit} at a time")
+        cursor = None
+        for _ in range(12):
+            answer = t.ask(topics=[{"name": n} for n in names], response_partition_limit=limit, cursor=cursor)
+            if answer is None or answer.next_cursor is None:
+                break
+            cursor = {"topic_name": answer.next_cursor.topic_name, "partition_index": answer.next_cursor.partition_index}
+    for partition in (4, 5, 6):
+        t.note(f"from partition {partition} of 5")
+        t.ask(topics=[{"name": n} for n in names], cursor={"topic_name": names[0], "partition_index": partition})
+
+
+@case("DescribeTopicPartitions")
 def odd_cursors_and_limits(t: Talk) -> None:
     topics = [{"name": t.topic("a", 3)}, {"name": t.topic("c")}]
     for name, partition in (("a", 1), ("a", 99), ("a", -1), ("b", 0), ("zz", 0)):
@@ -159,6 +188,16 @@ def log_dirs(t: Talk) -> None:
     t.ask(topics=[])
 
 
+@case("DescribeLogDirs")
+def odd_log_dirs(t: Talk) -> None:
+    topic = t.topic(partitions=2)
+    for asked in ([], [0, 0]):
+        t.ask(topics=[{"topic": topic, "partitions": asked}])
+    t.ask(topics=[{"topic": topic, "partitions": [0]}, {"topic": topic, "partitions": [1]}])
+    t.ask(topics=[{"topic": "a b", "partitions": [0]}, {"topic": "", "partitions": [0]}])
+    t.ask(topics=[{"topic": "__cluster_metadata", "partitions": [0]}])
+
+
 @case("DescribeQuorum")
 def quorum(t: Talk) -> None:
     metadata = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
@@ -168,3 +207,11 @@ def quorum(t: Talk) -> None:
     t.ask(topics=[])
     t.ask(topics=[{"topic_name": "other", "partitions": [{"partition_index": 0}]}])
     t.ask(topics=[metadata | {"partitions": [{"partition_index": 1}]}])
+
+
+@case("DescribeQuorum")
+def odd_quorums(t: Talk) -> None:
+    metadata = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
+    t.ask(topics=[metadata, metadata])
+    for indexes in ([0, 0], [], [-1]):
+        t.ask(topics=[metadata | {"partitions": [{"partition_index": index} for index in indexes]}])

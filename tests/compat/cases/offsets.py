@@ -180,7 +180,18 @@ def records_deleted_nowhere(t: Talk) -> None:
 
 @case("DeleteRecords")
 def records_of_compacted_topics(t: Talk) -> None:
-    for label, policy in (("compact", "compact"), ("both", "compact,delete")):
+    for label, policy in (("compact", "compact"), ("both", "compact,delete"), ("neither", "")):
         topic = t.topic(label, cleanup_policy=policy)
         t.produced(topic, batch(Rec(b"v", b"k"), Rec(b"v", b"k")))
         t.ask(topics=where(topic, {"partition_index": 0, "offset": 1}), timeout_ms=5000)
+
+
+@case("DeleteRecords")
+def records_deleted_twice_over(t: Talk) -> None:
+    topic = t.topic(partitions=2)
+    t.three_batches(topic)
+    first, second = {"partition_index": 0, "offset": 2}, {"partition_index": 0, "offset": 1}
+    t.ask(topics=where(topic, first, second), timeout_ms=5000)
+    t.ask(topics=where(topic, second) + where(topic, {"partition_index": 1, "offset": -1}), timeout_ms=5000)
+    t.ask(topics=where(topic), timeout_ms=5000)
+    t.ask("ListOffsets", 1, replica_id=-1, topics=where(topic, at(-2)))

@@ -156,7 +156,7 @@ def _delete_up_to(broker: "Broker", topic: str, asked: Any) -> int:
     if topic in INTERNAL:
         raise KafkaError(Err.INVALID_TOPIC_EXCEPTION, f"{topic} is kept by the broker")
     partition: Partition = broker.replicas.leader(topic, asked.partition_index)
-    if not partition.log.config.delete:
+    if partition.log.config.compact and not partition.log.config.delete:
         raise KafkaError(Err.POLICY_VIOLATION, "records of a topic that is only compacted cannot be deleted")
     high_watermark = partition.high_watermark
     offset = high_watermark if asked.offset == HIGH_WATERMARK else asked.offset

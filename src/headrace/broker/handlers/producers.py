@@ -46,7 +46,11 @@ async def init_producer_id(
     R = m.InitProducerIdResponse
     if message.transactional_id is not None:
         # An empty id is malformed in Kafka too; any other needs a coordinator, which is not served here.
-        error = Err.INVALID_REQUEST if not message.transactional_id else Err.COORDINATOR_NOT_AVAILABLE
+        error = Err.COORDINATOR_NOT_AVAILABLE
+        if not message.transactional_id:
+            error = Err.INVALID_REQUEST
+        elif not 0 < message.transaction_timeout_ms <= broker.config["transaction.max.timeout.ms"]:
+            error = Err.INVALID_TRANSACTION_TIMEOUT
         return R(error_code=error, producer_id=-1, producer_epoch=-1)
     if (message.producer_id == -1) != (message.producer_epoch == -1):
         return R(error_code=Err.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
