@@ -5,6 +5,7 @@ Production hands it the kernel's; the simulator hands it a seeded world. No othe
 
 import asyncio
 import ctypes
+import errno
 import os
 import random
 import signal
@@ -30,6 +31,9 @@ T = TypeVar("T")
 
 SYNC_THREADS = 8
 WORK_THREADS = 4
+EVERY_ADDRESS = "::"
+NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+"""What a kernel says that was told to do without: then every address means every IPv4 address."""
 KEEPALIVE_IDLE_S = 120
 KEEPALIVE_PROBE_S = 15
 PR_SET_PDEATHSIG = 1
@@ -168,20 +172,13 @@ class SystemRuntime:
     async def listen(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, options: SocketOptions = DEFAULT_SOCKETS
     ) -> tuple[asyncio.AbstractServer, int]:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            _keep_alive(listener)
-            if family == socket.AF_INET6:
-                # "::" serves IPv4 as well, as it does for every Java server.
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            # Set before anybody connects, since a window is agreed on when a connection is made.
-            for name, size in ((socket.SO_SNDBUF, options.send_bytes), (socket.SO_RCVBUF, options.receive_bytes)):
-                if size is not None:
-                    listener.setsockopt(socket.SOL_SOCKET, name, size)
-            listener.bind((host, port))
-            listener.setblocking(False)
+            listener = _bound(host, port, options)
+        except OSError as error:
+            if host != EVERY_ADDRESS or error.errno not in NO_IPV6:
+                raise
+            listener = _bound("0.0.0.0", port, options)
+        try:
             server = await self.loop.create_server(
                 protocol_factory, sock=listener, backlog=options.backlog, start_serving=False
             )
@@ -197,6 +194,27 @@ class SystemRuntime:
             thread.join()
         self._sync_threads.shutdown(wait=True)
         self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _bound(host: str, port: int, options: SocketOptions) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _keep_alive(listener)
+        if family == socket.AF_INET6:
+            # "::" serves IPv4 as well, as it does for every Java server.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # Set before anybody connects, since a window is agreed on when a connection is made.
+        for name, size in ((socket.SO_SNDBUF, options.send_bytes), (socket.SO_RCVBUF, options.receive_bytes)):
+            if size is not None:
+                listener.setsockopt(socket.SOL_SOCKET, name, size)
+        listener.bind((host, port))
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 def _keep_alive(listener: socket.socket) -> None:

@@ -1,11 +1,14 @@
 """The machine itself, as brokers see it."""
 
 import asyncio
+import errno
 import socket
 import threading
 
+import pytest
 import uvloop
 
+from headrace.broker import runtime as module
 from headrace.broker.runtime import SocketOptions, SystemRuntime
 from headrace.config import BrokerConfig
 
@@ -111,3 +114,26 @@ def test_syncs_run_in_threads_and_report_on_the_loop() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(main()) == [(True, True)] * 100
+
+
+def test_every_address_means_ipv4_where_there_is_no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket
+
+    def without_ipv6(family: int = socket.AF_INET, *more: int, **options: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return real(family, *more, **options)
+
+    async def main() -> None:
+        runtime = SystemRuntime(asyncio.get_running_loop())
+        monkeypatch.setattr(module.socket, "socket", without_ipv6)
+        server, port = await runtime.listen(asyncio.Protocol, "::", 0)
+        monkeypatch.setattr(module.socket, "socket", real)
+        await server.start_serving()
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        server.close()
+        runtime.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
