@@ -290,7 +290,6 @@ class ClassicGroups:
         if initial:
             # Members of a fresh group tend to start together: one round for all instead of one for each.
             delay_ms = self.state.config.group_initial_rebalance_delay_ms
-            group.new_member_added = False
             group.join_delay_ms = delay_ms
             group.join_remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
             out.timers.append(Timer((JOIN, group.group_id), delay_ms))

@@ -162,7 +162,7 @@ class GroupShard:
             if group is None:
                 continue
             looked_at += 1 + sum(map(len, self.offsets.by_group.get(group.group_id, {}).values()))
-            if self.offsets.expire(group, now_ms, out) and group.is_empty() and not _has_pending_members(group):
+            if self.offsets.expire(group, now_ms, out) and group.is_empty():
                 out.records.extend(group.tombstones())
         out.response = bool(self._to_expire)
         return out
@@ -379,6 +379,3 @@ class GroupShard:
             )
         return listed
 
-
-def _has_pending_members(group: Group) -> bool:
-    return isinstance(group, ClassicGroup) and bool(group.pending)
