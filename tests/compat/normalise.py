@@ -85,6 +85,8 @@ class Normaliser:
             return self.ids.get(value, "<zero>" if value == ZERO_UUID else "<id>")
         if isinstance(value, str):
             return self.names.get(value, value)
+        if isinstance(value, bytes | memoryview):
+            return bytes(value).hex()
         return stamp(value)
 
 

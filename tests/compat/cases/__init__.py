@@ -215,6 +215,16 @@ def hold(case: Case, version: int, port: int, settle_s: float = 0.0) -> list[Any
 
 def load() -> dict[str, Case]:
     """All cases; importing their modules registers them."""
-    from tests.compat.cases import admin, configs, fetch, metadata, offsets, produce, topics, wire  # noqa: F401
+    from tests.compat.cases import (  # noqa: F401
+        admin,
+        configs,
+        fetch,
+        groups,
+        metadata,
+        offsets,
+        produce,
+        topics,
+        wire,
+    )
 
     return CASES

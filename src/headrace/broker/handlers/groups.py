@@ -75,7 +75,8 @@ def consumer_group_describe(
     R = m.ConsumerGroupDescribeResponse
     if not broker.groups.shard_config.consumer_protocol_enabled:
         return R(groups=consumer_describe_refusals(message.group_ids, Err.UNSUPPORTED_VERSION))
-    hosted, refused = by_host(broker, message.group_ids)
+    hosted, refused = by_host(broker, filter(None, message.group_ids))
+    refused.append(("", Err.INVALID_GROUP_ID))  # where it was asked for
     found = {group_id: consumer_describe_refusals([group_id], error)[0] for group_id, error in refused}
     for host, group_ids in hosted.items():
         for group in host.shard.consumer_group_describe(group_ids):
