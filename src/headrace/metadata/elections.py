@@ -21,6 +21,8 @@ def elect_leaders(
     image: Image, request: m.ElectLeadersRequest, policy: ElectionPolicy
 ) -> Outcome[m.ElectLeadersResponse]:
     """Null topics mean all partitions, of which those that need no election are not mentioned."""
+    if request.topic_partitions == []:
+        return Outcome([], m.ElectLeadersResponse())
     election = _TYPES.get(request.election_type)
     if election is None:
         raise KafkaError(Err.INVALID_REQUEST, f"{request.election_type} is not a type of election")

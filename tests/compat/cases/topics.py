@@ -1,4 +1,4 @@
-"""Making and removing topics: CreateTopics, DeleteTopics, CreatePartitions."""
+"""Making and removing topics, and who leads them: CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders."""
 
 from typing import Any
 
@@ -243,3 +243,17 @@ def partitions_only_validated(t: Talk) -> None:
     topic = t.topic("a", 2)
     t.ask(topics=[{"name": topic, "count": 5, "assignments": None}], timeout_ms=10_000, validate_only=True)
     t.ask("Metadata", 12, topics=[{"name": topic}])
+
+
+@case("ElectLeaders")
+def elections_nobody_needs(t: Talk) -> None:
+    topic = t.topic(partitions=2)
+    for kind in (0,) if t.version == 0 else (0, 1, 2, -1):
+        t.note(f"type {kind}")
+        fields = {"timeout_ms": 5000} | ({"election_type": kind} if t.version > 0 else {})
+        t.ask(topic_partitions=[{"topic": topic, "partitions": [0, 1, 7, -1]}], **fields)
+        t.ask(topic_partitions=[{"topic": topic, "partitions": [0, 0]}, {"topic": topic, "partitions": [1]}], **fields)
+        t.ask(topic_partitions=[{"topic": t.name("nowhere"), "partitions": [0]}, {"topic": "a b", "partitions": [0]}], **fields)
+        t.ask(topic_partitions=[{"topic": topic, "partitions": []}], **fields)
+        t.ask(topic_partitions=[], **fields)
+        t.ask(topic_partitions=None, mine="replica_election_results", **fields)

@@ -12,7 +12,7 @@ SCOPE = (
     "Produce", "Fetch", "ListOffsets", "Metadata", "CreateTopics", "DeleteTopics", "DeleteRecords", "InitProducerId",
     "OffsetForLeaderEpoch", "DescribeAcls", "DescribeConfigs", "AlterConfigs", "DescribeLogDirs", "CreatePartitions",
     "IncrementalAlterConfigs", "ListPartitionReassignments", "DescribeClientQuotas", "DescribeQuorum",
-    "DescribeCluster", "DescribeProducers", "ListConfigResources", "DescribeTopicPartitions",
+    "DescribeCluster", "DescribeProducers", "ListConfigResources", "DescribeTopicPartitions", "ElectLeaders",
 )  # fmt: skip
 LIST_OFFSETS, METADATA, API_VERSIONS = 2, 3, 18
 

@@ -1,5 +1,6 @@
 """CreateTopics v2-7. v4: defaults for partitions and replicas. v5: configs in the answer. v7: topic ids.
-DeleteTopics v1-6. v6: by id. CreatePartitions v0-3. All three: validation and records by the controller core.
+DeleteTopics v1-6. v6: by id. CreatePartitions v0-3. ElectLeaders v0-2. v1: unclean elections. All four: validation and
+records by the controller core.
 """
 
 from typing import TYPE_CHECKING
@@ -75,6 +76,31 @@ async def create_partitions(
                 )
                 for topic in message.topics
             ]
+        )
+    return response
+
+
+async def elect_leaders(
+    broker: "Broker", request: Request, message: m.ElectLeadersRequest
+) -> m.ElectLeadersResponse:
+    try:
+        response: m.ElectLeadersResponse = await broker.node.decide(
+            lambda image: broker.node.controller.elect_leaders(image, message)
+        )
+    except KafkaError as error:
+        R = m.ElectLeadersResponse
+        return R(
+            error_code=error.error,
+            replica_election_results=[
+                R.ReplicaElectionResult(
+                    topic=topic.topic,
+                    partition_result=[
+                        R.PartitionResult(partition_id=number, error_code=error.error, error_message=error.message)
+                        for number in topic.partitions
+                    ],
+                )
+                for topic in message.topic_partitions or ()
+            ],
         )
     return response
 
