@@ -78,7 +78,7 @@ def test_a_group_with_members(shell: Shell, topic: str, protocol: str) -> None:
     group = f"living-{protocol}"
     consumer = consume(shell.bootstrap, topic, group, protocol, count=40)
     try:
-        assert re.search(rf"^{group}\s+Stable\s+{protocol}$", shell("list"), re.M)
+        assert re.search(rf"^{group}\s+Stable\s+{protocol}\s*$", shell("list"), re.M)
         assert group in shell("list", "--state", "Stable", "--type", protocol)
         assert group not in shell("list", "--state", "Empty")
         found = shell.json("describe", group)[0]

@@ -293,7 +293,7 @@ def test_offsets_expire_by_the_clock() -> None:
 # ---- while it cannot answer
 
 
-def test_a_shard_that_loads_says_so_and_is_filled_without_holding_the_loop() -> None:
+def test_after_a_kill_every_commit_is_there_and_never_an_older_one() -> None:
     async def main(world: World) -> None:
         machine = await with_topic(world)
         connection = await connect()
@@ -301,9 +301,8 @@ def test_a_shard_that_loads_says_so_and_is_filled_without_holding_the_loop() -> 
             assert await commit(connection, "g", offset) is Err.NONE
         machine.node.kill()
         await machine.start()
-        # Loads begin when the broker leads again, and take at least one read from the disk.
-        assert machine.broker.groups.hosts[partition_for("g", 4)].state is State.LOADING
-        assert await committed("g") == {0: 299}, "and never an older one"
+        # The first answer that is no refusal, although the new leader may not know yet that its tail is committed.
+        assert await committed("g") == {0: 299}
         assert machine.broker.groups.loader.records >= 300
 
     in_world(main)
