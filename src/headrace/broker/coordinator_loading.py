@@ -43,14 +43,28 @@ class Loader:
         """Replayed so far, over all loads."""
 
     def add(self, host: ShardHost) -> None:
-        if host.partition.log.log_start_offset == host.partition.log.end_offset:
+        """Load `host`, once all that its log holds is committed.
+
+        A new leader may not know that yet. Served before, offsets would seem to go back; loaded before, the shard would
+        have to remember what it held below the high watermark.
+        """
+        partition = host.partition
+        log = partition.log
+        if partition.high_watermark < log.end_offset:
+            partition.ack_waiters.append((log.end_offset, Catchup(self, host)))
+        elif log.log_start_offset == log.end_offset:
             # A new topic: the client that had it created must not meet a coordinator that is not ready.
-            self._activate(host, self._coordinator.new_shard(host.partition))
-            return
-        self._queue.append(host)
-        if not self._running:
-            self._running = True
-            self._coordinator.spawn(self._run())
+            self._activate(host, self._coordinator.new_shard(partition))
+        else:
+            self._queue.append(host)
+            if not self._running:
+                self._running = True
+                self._coordinator.spawn(self._run())
+
+    def caught_up(self, host: ShardHost) -> None:
+        """The high watermark has passed, or the partition is no longer led here."""
+        if host.state is State.LOADING and host.partition.leader is not None:
+            self.add(host)
 
     async def _run(self) -> None:
         try:
@@ -90,23 +104,10 @@ class Loader:
             seconds = self._coordinator.perf_counter() - began
             level = logging.INFO if seconds > 1 else logging.DEBUG
             logger.log(level, "%s loaded: %d records in %.1f s", partition, records, seconds)
-            self._activate_when_committed(host, shard)
-
-    def _activate_when_committed(self, host: ShardHost, shard: GroupShard) -> None:
-        """A new leader may not know yet that all it has is committed. Until it does, offsets would seem to go back."""
-        end_offset = host.partition.log.end_offset
-        if host.partition.high_watermark >= end_offset:
-            self._activate(host, shard)
-        else:
-            host.partition.ack_waiters.append((end_offset, Catchup(self, host, shard, end_offset)))
-
-    def caught_up(self, host: ShardHost, shard: GroupShard, end_offset: int) -> None:
-        if host.state is not State.LOADING or host.partition.leader is None:
-            return
-        if host.partition.log.end_offset == end_offset:
-            self._activate(host, shard)
-        else:
-            self.add(host)  # one of Kafka's tools has written meanwhile
+            if partition.high_watermark < log.end_offset:
+                self.add(host)  # one of Kafka's tools has written meanwhile
+            else:
+                self._activate(host, shard)
 
     def _activate(self, host: ShardHost, shard: GroupShard) -> None:
         try:
@@ -117,18 +118,16 @@ class Loader:
 
 
 class Catchup:
-    """A loaded shard that waits for the high watermark to pass what it was loaded from."""
+    """A shard that waits for the high watermark before it is loaded."""
 
-    __slots__ = ("_end_offset", "_host", "_loader", "_shard")
+    __slots__ = ("_host", "_loader")
 
-    def __init__(self, loader: Loader, host: ShardHost, shard: GroupShard, end_offset: int) -> None:
+    def __init__(self, loader: Loader, host: ShardHost) -> None:
         self._loader = loader
         self._host = host
-        self._shard = shard
-        self._end_offset = end_offset
 
     def committed(self) -> None:
-        self._loader.caught_up(self._host, self._shard, self._end_offset)
+        self._loader.caught_up(self._host)
 
 
 class Load:
