@@ -69,6 +69,10 @@ class Member(msgspec.Struct, frozen=True):
     def reconciled_to(self, target_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
+    def told_alike(self, other: "Member") -> bool:
+        """The same wishes, topics aside."""
+        return self.regex == other.regex and self.assignor == other.assignor and self.classic is other.classic
+
     def but(self, **changes: Any) -> "Member":
         return msgspec.structs.replace(self, **changes)
 
