@@ -253,6 +253,8 @@ class ClassicGroups:
                 self.keep_alive(group, group.replace_static(instance_id, new_id, old_id), now_ms, out)
                 return join_error(context.version, "", Err.UNKNOWN_SERVER_ERROR)
             out.records.append(record)
+            # Kafka does this only when it loads the record: until then it goes by the topics of the old metadata.
+            group.subscribed_topics = group.compute_subscribed_topics()
             leads = group.leader == new_id
             if context.version >= SKIP_ASSIGNMENT_FROM:
                 # The leader needs the members to watch for changed topics, and is told not to assign (KIP-814).
