@@ -68,3 +68,9 @@ def access_lists(t: Talk) -> None:
     ask(operation=0)
     ask(permission_type=99)
     ask(pattern_type_filter=99)
+
+
+@case("DescribeUserScramCredentials")
+def passwords_of_nobody(t: Talk) -> None:
+    for users in (None, [], ["me"], ["me", "me", "you"], [""]):
+        t.ask(users=users if users is None else [{"name": name} for name in users])

@@ -13,6 +13,7 @@ SCOPE = (
     "OffsetForLeaderEpoch", "DescribeAcls", "DescribeConfigs", "AlterConfigs", "DescribeLogDirs", "CreatePartitions",
     "IncrementalAlterConfigs", "ListPartitionReassignments", "DescribeClientQuotas", "DescribeQuorum",
     "DescribeCluster", "DescribeProducers", "ListConfigResources", "DescribeTopicPartitions", "ElectLeaders",
+    "DescribeUserScramCredentials",
 )  # fmt: skip
 LIST_OFFSETS, METADATA, API_VERSIONS = 2, 3, 18
 

@@ -25,6 +25,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: cluster.list_partition_reassignments,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster.describe_quotas,
     ApiKey.DESCRIBE_ACLS: cluster.describe_acls,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: cluster.describe_user_scram_credentials,
     ApiKey.CREATE_TOPICS: topics.create_topics,
     ApiKey.DELETE_TOPICS: topics.delete_topics,
     ApiKey.CREATE_PARTITIONS: topics.create_partitions,
