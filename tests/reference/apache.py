@@ -84,14 +84,14 @@ def _fetch(folder: Path) -> None:
             Path(work, "jars").rename(folder)
 
 
-def _command(main: str, *args: str, jvm: Sequence[str] = QUICK_JVM, log_level: str = "error") -> list[str]:
+def tool_command(main: str, *args: str, jvm: Sequence[str] = QUICK_JVM, log_level: str = "error") -> list[str]:
     logging = f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}"
     return [java(), *jvm, logging, "-cp", f"{libs()}/*", main, *args]
 
 
 def run_tool(main: str, *args: str, check: bool = True, timeout_s: float = 120) -> str:
     """Runs a class with main() from Kafka's jars; returns what it printed, raises with its output when it failed."""
-    done = subprocess.run(_command(main, *args), capture_output=True, text=True, timeout=timeout_s, check=False)
+    done = subprocess.run(tool_command(main, *args), capture_output=True, text=True, timeout=timeout_s, check=False)
     if check and done.returncode != 0:
         raise RuntimeError(f"{main} {' '.join(args)} failed ({done.returncode}):\n{done.stdout}\n{done.stderr}")
     return done.stdout
@@ -192,7 +192,7 @@ class ApacheKafka:
             self.format()
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                _command("kafka.Kafka", str(self.config_file), jvm=self.jvm, log_level="warn"),
+                tool_command("kafka.Kafka", str(self.config_file), jvm=self.jvm, log_level="warn"),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
             )  # fmt: skip
         deadline = time.monotonic() + START_LIMIT_S
