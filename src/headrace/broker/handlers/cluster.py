@@ -45,6 +45,17 @@ def describe_cluster(
             for n in broker.nodes(request.connection)
         ],
     )
+    if message.include_fenced_brokers:
+        name = request.connection.listener.endpoint.name
+        response.brokers += [
+            R.DescribeClusterBroker(
+                broker_id=fenced.id, host=endpoint.host, port=endpoint.port, rack=fenced.rack, is_fenced=True
+            )
+            for fenced in broker.image.brokers.values()
+            if fenced.fenced
+            for endpoint in fenced.endpoints
+            if endpoint.name == name
+        ]
     if message.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     return response

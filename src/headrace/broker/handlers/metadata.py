@@ -93,7 +93,7 @@ def _answer(
 ) -> m.MetadataResponse:
     version = request.version
     nodes = broker.nodes(request.connection)
-    view = _View(broker.image, {node.node_id for node in nodes}, version)
+    view = ClientView(broker.image, {node.node_id for node in nodes}, version)
     response = M(
         brokers=[M.MetadataResponseBroker(n.node_id, n.host, n.port, n.rack) for n in nodes],
         cluster_id=broker.node.cluster_id,
@@ -109,7 +109,7 @@ def _answer(
     return response
 
 
-class _View:
+class ClientView:
     """The cluster as one client sees it: only the brokers that its listener can reach are alive to it."""
 
     def __init__(self, image: Image, alive: set[int], version: int) -> None:
@@ -176,7 +176,7 @@ def describe_topic_partitions(
                 for topic in message.topics
             ]
         )
-    view = _View(image, {node.node_id for node in broker.nodes(request.connection)}, request.version)
+    view = ClientView(image, {node.node_id for node in broker.nodes(request.connection)}, request.version)
     response = D()
     left = max(1, min(message.response_partition_limit, broker.config["max.request.partition.size.limit"]))
     for name in names[bisect_left(names, first_topic) :]:
@@ -204,7 +204,7 @@ def describe_topic_partitions(
     return response
 
 
-def _described(view: _View, topic: Topic, indexes: range) -> Any:
+def _described(view: ClientView, topic: Topic, indexes: range) -> Any:
     partitions = []
     for index in indexes:
         partition = topic.partitions[index]
