@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace.connection")
 
 PRODUCE = 0
+FETCH = 1
 HEADER_BYTES_MIN = 10
 BUFFER_BYTES = 16 * 1024
 """What every connection has; more is charged to the common budget."""
@@ -191,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
         failure: Exception | None = None
         buf, pos, filled, slots = self.buf, self._start, self._filled, self._slots
         out: list[Chunk] = []
-        out_bytes = 0
+        out_bytes = produced = fetched = 0
         turn = TURN_FRAMES
         started = self.last_active = self._clock()
         try:
@@ -225,6 +226,10 @@ class Connection(asyncio.BufferedProtocol):
                     request.answer = answer
                     slots.append(request)
                 elif answer.__class__ is bytes:
+                    if api_key == PRODUCE:
+                        produced += 1
+                    elif api_key == FETCH:
+                        fetched += 1
                     if answer:  # acks=0 has none
                         out.append(answer)
                         out_bytes += len(answer)
@@ -233,6 +238,7 @@ class Connection(asyncio.BufferedProtocol):
                             out, out_bytes = [], 0
                 else:
                     # Slices of files leave at once: no telling how long the peer takes to read them.
+                    fetched += 1
                     out.extend(answer)  # type: ignore[arg-type]
                     self.outbox.send(_joined(out))
                     out, out_bytes = [], 0
@@ -246,6 +252,8 @@ class Connection(asyncio.BufferedProtocol):
         self._start = pos
         if out:
             self.outbox.send(out if len(out) == 1 else _joined(out))
+        if produced or fetched:
+            self.listener.router.turn_done(produced, fetched, started)
         self._processing = False
         if failure is not None:
             self._fail(failure)

@@ -27,6 +27,11 @@ class Latency:
         # Above 2^31 µs (half an hour) nothing needs telling apart.
         self.counts[min(int(seconds * 1e6).bit_length(), LATENCY_BUCKETS - 1)] += 1
 
+    def observe_many(self, count: int, seconds: float) -> None:
+        """Several that took the same time."""
+        self.total_seconds += count * seconds
+        self.counts[min(int(seconds * 1e6).bit_length(), LATENCY_BUCKETS - 1)] += count
+
     def cumulative(self) -> tuple[list[tuple[str, float]], int]:
         """Prometheus' shape: (upper bound in seconds, how many at most that), and how many in all."""
         buckets: list[tuple[str, float]] = []

@@ -26,6 +26,7 @@ logger = logging.getLogger("headrace.partition")
 
 NO_TIMESTAMP = -1
 WRITEBACK_BYTES = 8 << 20
+NEVER = (1 << 63) - 1
 STATE_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Written by the broker itself. What it promised there to groups and transactions is on disk first, whatever
 `durability` says: a few bytes, and nobody else can tell them again."""
@@ -88,6 +89,7 @@ class Partition:
         "_before_max_ms",
         "_durable_acks",
         "_flush_messages",
+        "_flushes",
         "_log_append_time",
         "_plain",
         "_unflushed",
@@ -148,6 +150,7 @@ class Partition:
             self.environment.durable_acks or config.flush_messages == 1 or self.topic in STATE_TOPICS
         )
         self._flush_messages = config.flush_messages
+        self._flushes = config.flush_messages < NEVER or config.flush_ms < NEVER
         if self.leader is not None and self.leader.configure(config.min_insync_replicas):
             self._committed(self.leader.high_watermark)
 
@@ -181,7 +184,7 @@ class Partition:
         leader = self.leader
         if leader is None:
             raise self._not_led()
-        if needs_isr:
+        if needs_isr and leader.too_few:
             leader.require_min_isr()
         if end - start > self._append_bytes_max:
             self._check_large(buf, view, start, end)
@@ -221,11 +224,8 @@ class Partition:
         else:
             if leader.replica_reached(environment.node_id, last_offset + 1):
                 self._committed(leader.high_watermark)
-            if not self._unflushed:
-                self.unflushed_since_ms = now_ms
-            self._unflushed += last_delta + 1
-            if self._unflushed >= self._flush_messages:
-                self.flush()
+            if self._flushes:
+                self._count_unflushed(last_delta + 1, now_ms)
             active = log.active
             if active.size - self._written_back > WRITEBACK_BYTES or active is not self._writeback_segment:
                 self._write_back()
@@ -300,6 +300,14 @@ class Partition:
             return KafkaError(Err.KAFKA_STORAGE_ERROR, "no space left on the log directory")
         self.environment.dir_failed(self.log, error)
         return KafkaError(Err.KAFKA_STORAGE_ERROR, f"the log directory failed: {error.strerror}")
+
+    def _count_unflushed(self, records: int, now_ms: int) -> None:
+        """flush.messages and flush.ms: sync by count here, by time in the broker's maintenance."""
+        if not self._unflushed:
+            self.unflushed_since_ms = now_ms
+        self._unflushed += records
+        if self._unflushed >= self._flush_messages:
+            self.flush()
 
     def flush(self) -> None:
         """Sync what was written, without anybody waiting for it."""

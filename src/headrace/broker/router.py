@@ -65,7 +65,9 @@ class Router:
             pos = _skip_tags(request.buf, pos, request.end)
         elif pos > request.end:
             raise ProtocolError("client id longer than its frame")
-        answer = hot(request, pos) if hot is not None else self._decoded(request, pos)
+        if hot is not None:
+            return hot(request, pos)  # counted by the connection, many at a time
+        answer = self._decoded(request, pos)
         if answer is not None:
             latency.observe(self._clock() - request.started)
         return answer
@@ -109,6 +111,14 @@ class Router:
         logger.exception("%s from %s failed", api.name, request.connection.peer_host)
         self._broker.metrics.requests_failed += 1
         request.connection.transport.abort()
+
+    def turn_done(self, produced: int, fetched: int, started: float) -> None:
+        """Count the Produce and Fetch requests that were answered in one turn of a connection."""
+        seconds = self._clock() - started
+        if produced:
+            self._latency[ApiKey.PRODUCE].observe_many(produced, seconds)
+        if fetched:
+            self._latency[ApiKey.FETCH].observe_many(fetched, seconds)
 
     def parked_done(self, request: Request) -> None:
         """Count a request that had to wait."""

@@ -14,6 +14,7 @@ class LeaderState:
 
     __slots__ = (
         "_isr_ends", "_replica_count", "epoch_start_offset", "high_watermark", "leader_epoch", "min_isr", "node_id",
+        "too_few",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +38,8 @@ class LeaderState:
         """As configured, but never more than there are replicas at all: such a topic could not be written to."""
         # End offset of each in-sync replica. A follower counts from nothing until it has fetched in this epoch.
         self._isr_ends = {replica: (high_watermark if replica == node_id else -1) for replica in isr}
+        self.too_few = len(isr) < self.min_isr
+        """Fewer replicas are in sync than the minimum: `require_min_isr` would refuse."""
 
     @property
     def isr(self) -> list[int]:
@@ -61,6 +64,7 @@ class LeaderState:
     def configure(self, min_isr: int) -> bool:
         """`min.insync.replicas` has changed. True when that commits more."""
         self.min_isr = min(min_isr, self._replica_count)
+        self.too_few = len(self._isr_ends) < self.min_isr
         return self._commit(min(self._isr_ends.values()))
 
     def _commit(self, committed: int) -> bool:
