@@ -118,6 +118,9 @@ class FakeTransport:
 class Route:
     """Answers at once, or parks; keeps the bodies it was shown."""
 
+    def turn_done(self, produced: int, fetched: int, started: float) -> None:
+        self.answered_in_turns = getattr(self, "answered_in_turns", 0) + produced + fetched
+
     def __init__(self) -> None:
         self.seen: list[int] = []
         self.bodies: list[bytes] = []
