@@ -216,6 +216,7 @@ class Broker:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
+        gc.enable()
         self._gc_watch.start()
         for listener in self.listeners:
             await listener.serve()

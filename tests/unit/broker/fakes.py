@@ -118,13 +118,11 @@ class FakeTransport:
 class Route:
     """Answers at once, or parks; keeps the bodies it was shown."""
 
-    def turn_done(self, produced: int, fetched: int, started: float) -> None:
-        self.answered_in_turns = getattr(self, "answered_in_turns", 0) + produced + fetched
-
     def __init__(self) -> None:
         self.seen: list[int] = []
         self.bodies: list[bytes] = []
         self.parked: dict[int, Request] = {}
+        self.answered_in_turns = 0
         self.decide: Callable[[Request], Answer | None] = lambda request: answer_to(request.correlation_id)
 
     def route(self, request: Request) -> Answer | None:
@@ -134,6 +132,9 @@ class Route:
         if answer is None:
             self.parked[request.correlation_id] = request
         return answer
+
+    def turn_done(self, produced: int, fetched: int, started: float) -> None:
+        self.answered_in_turns += produced + fetched
 
     def park_all(self) -> None:
         self.decide = lambda request: None
