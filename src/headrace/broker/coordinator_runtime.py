@@ -21,13 +21,13 @@ from headrace.coordinator.shard_state import ShardConfig
 from headrace.errors import Err, KafkaError
 from headrace.metadata.delta import Delta
 from headrace.metadata.image import Image
+from headrace.metadata.names import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
 logger = logging.getLogger("headrace.coordinator")
 
-OFFSETS_TOPIC = "__consumer_offsets"
 RELOAD_DELAY_MS = 100
 """A shard that had to be dropped waits so long: what broke it may break it again at once."""
 

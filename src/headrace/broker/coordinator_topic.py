@@ -3,8 +3,8 @@
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.broker.coordinator_runtime import OFFSETS_TOPIC
 from headrace.errors import Err, KafkaError
+from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
 
 if TYPE_CHECKING:

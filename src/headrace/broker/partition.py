@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import Err, KafkaError
+from headrace.metadata.names import INTERNAL
 from headrace.records.batch import require_one_batch, stamp, validate
 from headrace.records.layout import LOG_OVERHEAD, TRANSACTIONAL
 from headrace.records.validation import Rules, prepare
@@ -27,9 +28,6 @@ logger = logging.getLogger("headrace.partition")
 NO_TIMESTAMP = -1
 WRITEBACK_BYTES = 8 << 20
 NEVER = (1 << 63) - 1
-STATE_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Written by the broker itself. What it promised there to groups and transactions is on disk first, whatever
-`durability` says: a few bytes, and nobody else can tell them again."""
 
 
 class AckWaiter(Protocol):
@@ -109,7 +107,7 @@ class Partition:
         "topic",
         "topic_id",
         "unflushed_since_ms",
-    )  # fmt: skip
+    )
 
     def __init__(self, topic: str, topic_id: bytes, index: int, log: Log, environment: Environment) -> None:
         self.topic = topic
@@ -145,9 +143,10 @@ class Partition:
             or config.compression is not None
             or self.environment.validate_records
         )
-        # flush.messages=1 asks for every record to be synced before it counts, whatever the broker's default.
+        # Two ask for every record to be synced before it counts, whatever `durability` says: flush.messages=1, and what
+        # the broker itself promised to groups and transactions, a few bytes that nobody else can tell again.
         self._durable_acks = (
-            self.environment.durable_acks or config.flush_messages == 1 or self.topic in STATE_TOPICS
+            self.environment.durable_acks or config.flush_messages == 1 or self.topic in INTERNAL
         )
         self._flush_messages = config.flush_messages
         self._flushes = config.flush_messages < NEVER or config.flush_ms < NEVER

@@ -1,4 +1,4 @@
-"""Which topic names are allowed."""
+"""Which topic names are allowed, and which are the cluster's own."""
 
 import re
 
@@ -10,7 +10,9 @@ NAME_LENGTH_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 CLUSTER_METADATA = "__cluster_metadata"
-INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
+"""Topics that only brokers write to: the state of groups and transactions."""
 
 
 def check_topic_name(name: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.broker.coordinator_host import State
 from headrace.broker.coordinator_loading import SLICE_SECONDS, Load
-from headrace.broker.coordinator_runtime import OFFSETS_TOPIC, partition_for
+from headrace.broker.coordinator_runtime import partition_for
 from headrace.broker.server import Broker
 from headrace.client.admin import Admin
 from headrace.client.connection import Connection
@@ -17,6 +17,7 @@ from headrace.client.errors import RequestFailed
 from headrace.client.groups import Groups
 from headrace.config import BrokerConfig
 from headrace.errors import Err
+from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.testing.simulator.disk import CrashMode

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.connection import Request
 from headrace.broker.handlers.metadata import CLUSTER_OPERATIONS
 from headrace.errors import Err, KafkaError
+from headrace.metadata.names import CLUSTER_METADATA
 from headrace.metadata.quotas import describe_client_quotas
 from headrace.protocol import messages as m
 from headrace.protocol.primitives import ProtocolError
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
 BROKERS, CONTROLLERS = 1, 2
-CLUSTER_METADATA = "__cluster_metadata"
 UNKNOWN = 0
 
 

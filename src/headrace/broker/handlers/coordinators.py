@@ -8,10 +8,10 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Request
-from headrace.broker.coordinator_runtime import OFFSETS_TOPIC
 from headrace.broker.coordinator_topic import create_offsets_topic
 from headrace.errors import Err
 from headrace.metadata.image import NO_LEADER
+from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
 
 if TYPE_CHECKING:

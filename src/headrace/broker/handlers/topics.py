@@ -6,9 +6,9 @@ records by the controller core.
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Request
-from headrace.broker.coordinator_runtime import OFFSETS_TOPIC
 from headrace.broker.coordinator_topic import offsets_topic
 from headrace.errors import Err, KafkaError
+from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
 
 if TYPE_CHECKING:
