@@ -1,6 +1,7 @@
 """`headrace log dump`: show and check the files in a data folder, without a broker and without changing anything."""
 
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,8 +41,6 @@ def dump(
     """
     report = Report(print)
     for path in paths:
-        if not path.exists():
-            raise ClientError(f"there is no {path}")
         for file, is_alone in _files(path):
             if is_set_aside(file) and not is_alone:
                 _note_set_aside(file, report)
@@ -58,15 +57,36 @@ def dump(
 
 
 def _files(path: Path) -> Iterator[tuple[str, bool]]:
-    """Files of Kafka's under a path in order, and whether each was named by itself."""
-    if path.is_file():
-        yield str(path), True
-        return
-    for folder, names, files in os.walk(path):
+    """Files of Kafka's under a path in order, and whether each was named by itself.
+
+    What cannot be looked into is an error: `--verify` must not find everything in order where it has seen nothing.
+    """
+    try:
+        if not stat.S_ISDIR(path.stat().st_mode):
+            yield str(path), True
+            return
+    except FileNotFoundError:
+        raise ClientError(f"there is no {path}") from None
+    except OSError as error:
+        raise _unreadable(error) from error
+    is_empty = True
+    for folder, names, files in os.walk(path, onerror=_refuse):
         names.sort()
         for name in sorted(files):
             if kind_of(name) is not None:
+                is_empty = False
                 yield os.path.join(folder, name), False
+    if is_empty:
+        raise ClientError(f"{path} holds none of the files that a broker keeps")
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # deleted meanwhile, by a broker that runs
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: OSError) -> ClientError:
+    return ClientError(f"cannot look into {error.filename}: {(error.strerror or str(error)).lower()}")
 
 
 def _dump_file(

@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import app
 from headrace.cli.dump.kinds import Kind, base_offset_of, kind_of, partition_of
-from headrace.cli.dump.report import short, when
+from headrace.cli.dump.report import counted, short, when
+from headrace.client.errors import ClientError
 from headrace.metadata.records import encode_record
 from headrace.protocol import messages as m
 from headrace.protocol.api import GROUP_RECORDS
@@ -257,12 +258,25 @@ def test_what_is_not_there_or_not_kafkas_is_refused(tmp_path):
     from headrace.cli.app import run
 
     (tmp_path / "notes.txt").write_text("hello")
-    assert dump(tmp_path) == (0, "", "")
-    with pytest.raises(Exception, match="none of the files"):
-        dump(tmp_path / "notes.txt")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(ClientError, match="none of the files"):
+            dump(path, "--verify")  # nothing was seen, so nothing agrees
     with pytest.raises(SystemExit) as caught:
         raise SystemExit(run(["log", "dump", str(tmp_path / "nothing")]))
     assert caught.value.code == 1
+
+
+def test_what_may_not_be_read_is_no_agreement(tmp_path, monkeypatch):
+    def no_right(path, *args, **kwargs):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "t-0").mkdir()
+    with monkeypatch.context() as patched, pytest.raises(ClientError, match=r"cannot look into .*: permission denied"):
+        patched.setattr("os.stat", no_right)
+        dump(tmp_path)
+    with monkeypatch.context() as patched, pytest.raises(ClientError, match=r"cannot look into .*: permission denied"):
+        patched.setattr("os.scandir", no_right)
+        dump(tmp_path, "--verify")
 
 
 @pytest.mark.parametrize(
@@ -290,3 +304,8 @@ def test_names():
     assert partition_of("/data") is None
     assert when(-1) == "none" and when(1 << 62) == str(1 << 62)
     assert short(None, 5) == "null" and short(b"\xff\x00", 5) == "0xff00"
+
+
+def test_counts():
+    assert [counted(n, "producer") for n in (0, 1, 2000)] == ["0 producers", "1 producer", "2,000 producers"]
+    assert [counted(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]

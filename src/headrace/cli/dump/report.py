@@ -51,5 +51,5 @@ def short(data: bytes | memoryview | None, limit: int) -> str:
     return text if len(data) <= limit else f"{text}... ({len(data):,} bytes)"
 
 
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def counted(count: int, noun: str, plural: str = "") -> str:
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

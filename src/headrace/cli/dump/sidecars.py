@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 
 from headrace.cli.dump.kinds import Kind, base_offset_of
-from headrace.cli.dump.report import Report, when
+from headrace.cli.dump.report import Report, counted, when
 from headrace.errors import KafkaError
 from headrace.protocol.api import DATA
 from headrace.replication.producers import ProducerStates
@@ -40,7 +40,7 @@ def _offset_index(data: bytes, path: str, report: Report, entries: bool) -> None
     if entries:
         for relative, position in zip(index.offsets, index.positions):
             report.line(f"offset {base + relative} -> byte {position}")
-    report.line(f"{len(index):,} entries{_padding(data, len(index) * 8)}")
+    report.line(f"{counted(len(index), 'entry', 'entries')}{_padding(data, len(index) * 8)}")
 
 
 def _time_index(data: bytes, path: str, report: Report, entries: bool) -> None:
@@ -48,7 +48,7 @@ def _time_index(data: bytes, path: str, report: Report, entries: bool) -> None:
     if entries:
         for timestamp, relative in zip(index.timestamps, index.offsets):
             report.line(f"{when(timestamp)} -> offset {base + relative}")
-    report.line(f"{len(index):,} entries{_padding(data, len(index) * 12)}")
+    report.line(f"{counted(len(index), 'entry', 'entries')}{_padding(data, len(index) * 12)}")
 
 
 def _padding(data: bytes, used: int) -> str:
@@ -65,7 +65,7 @@ def _txn_index(data: bytes, path: str, report: Report, entries: bool) -> None:
         )
     if len(data) % ABORTED_ENTRY_BYTES:
         report.damage(path, f"at byte {len(aborted) * ABORTED_ENTRY_BYTES}: the file ends inside an entry")
-    report.line(f"{len(aborted):,} aborted transactions")
+    report.line(counted(len(aborted), "aborted transaction"))
 
 
 def _producers(data: bytes, path: str, report: Report, entries: bool) -> None:
@@ -78,7 +78,7 @@ def _producers(data: bytes, path: str, report: Report, entries: bool) -> None:
         if row.current_txn_first_offset >= 0:
             text += f", open transaction from offset {row.current_txn_first_offset}"
         report.line(text)
-    report.line(f"{len(rows):,} producers as of offset {base_offset_of(path)}")
+    report.line(f"{counted(len(rows), 'producer')} as of offset {base_offset_of(path)}")
 
 
 def _offsets(data: bytes, path: str, report: Report, entries: bool) -> None:
