@@ -150,6 +150,14 @@ def test_mistakes_are_explained_in_one_line(shell: Shell, words: tuple[str, ...]
     assert complaint in shell("reset-offsets", "mistaken", *words, fails=True)
 
 
+def test_filters_are_spelt_as_the_broker_spells_them(shell: Shell, topic: str) -> None:
+    commit(shell.bootstrap, "filtered", topic, 1)
+    assert "filtered" in shell("list", "--state", "empty", "--type", "Classic")
+    assert "filtered" not in shell("list", "--state", "stable")
+    assert "--state Stabel: write one of Empty, " in shell("list", "--state", "Stabel", fails=True)
+    assert "--type consumr: write one of classic, " in shell("list", "--type", "consumr", fails=True)
+
+
 def test_words_are_read_as_kafkas_tool_reads_them(tmp_path: Path) -> None:
     assert parse_topics(["a", "b:0,2", "b:5", "a:1"]) == {"a": None, "b": {0, 2, 5}}
     assert parse_duration("P1DT2H3M4.5S") == ((26 * 60 + 3) * 60 + 4.5) * 1000

@@ -19,6 +19,10 @@ app = typer.Typer(help="List and describe consumer groups, reset their offsets, 
 
 GROUP = typer.Argument(..., metavar="GROUP", help="The group's name.", show_default=False)
 MAY_RESET = ("Empty", "Dead")
+STATES = (
+    "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable", "NotReady", "Dead",
+)  # fmt: skip
+TYPES = ("classic", "consumer", "share", "streams")
 
 
 @app.command("list")
@@ -29,6 +33,7 @@ def list_(
     as_json: bool = JSON,
 ) -> None:
     """List groups."""
+    states, types = _known("--state", states, STATES), _known("--type", types, TYPES)
     found = with_admin(bootstrap, lambda admin: Groups(admin).list_groups(states, types))
     if as_json:
         print_json([{"group": g.group_id, "state": g.state, "type": g.type, "protocol_type": g.protocol_type} for g in found])
@@ -36,6 +41,15 @@ def list_(
         print("no groups")
     else:
         print_table(("GROUP", "STATE", "TYPE"), [(g.group_id, g.state, g.type) for g in found])
+
+
+def _known(option: str, values: list[str], known: tuple[str, ...]) -> list[str]:
+    """As the protocol spells them. A broker answers a misspelt filter with no groups at all."""
+    spelling = {name.lower(): name for name in known}
+    for value in values:
+        if value.lower() not in spelling:
+            raise ClientError(f"{option} {value}: write one of {', '.join(known)}")
+    return [spelling[value.lower()] for value in values]
 
 
 # -- describe
