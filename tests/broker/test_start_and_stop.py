@@ -76,6 +76,21 @@ def test_a_port_in_use(stopped: Path, tmp_path: Path, refused: Refused) -> None:
     assert not (tmp_path / "new").exists() or not snapshot(tmp_path / "new")
 
 
+@pytest.mark.parametrize(("host", "reason"), [("nowhere.invalid", "name"), ("192.0.2.1", "cannot assign")])
+def test_a_host_that_is_not_this_machine(tmp_path: Path, refused: Refused, host: str, reason: str) -> None:
+    line = refused("--data", str(tmp_path / "new"), "--host", host, "--port", "0")
+    assert f"cannot listen on {host}:0: " in line and reason in line and "unknown error" not in line
+    assert "--host must be" in line and "--port" not in line
+
+
+def test_a_folder_that_cannot_be_one(tmp_path: Path, refused: Refused) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    assert f"cannot use {file} as data folder: it is a file; choose" in refused("--data", str(file), "--port", "0")
+    assert "not a directory" in refused("--data", str(file / "inside"), "--port", "0")
+    assert file.read_text() == "mine"
+
+
 def test_a_folder_in_use(tmp_path: Path, refused: Refused) -> None:
     with HeadraceProcess(tmp_path / "data") as process:
         create_topic(process.port, "t")

@@ -5,6 +5,7 @@ listen. Stop: finish what is in flight, hand over, flush, mark the shutdown as c
 """
 
 import asyncio
+import errno
 import gc
 import logging
 import os
@@ -94,10 +95,11 @@ class Listener:
                 self._accept, host, self.endpoint.port, options
             )
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
+            advice = "choose another with --port, or port 0 for any free one"
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                advice = "--host must be a name or an address of this machine, or 0.0.0.0 for all it has"
             raise StartupError(
-                f"cannot listen on {self.endpoint.host or '*'}:{self.endpoint.port}: {reason.lower()}; "
-                f"choose another with --port, or port 0 for any free one"
+                f"cannot listen on {self.endpoint.host or '*'}:{self.endpoint.port}: {_reason(error)}; {advice}"
             ) from error
 
     async def serve(self) -> None:
@@ -323,8 +325,7 @@ class Broker:
 
     def _no_metrics(self, error: OSError) -> StartupError:
         host, port = self.config["metrics.host"], self.config["metrics.port"]
-        reason = os.strerror(error.errno).lower() if error.errno else str(error)
-        return StartupError(f"cannot serve metrics on {host}:{port}: {reason}; choose another with --metrics-port")
+        return StartupError(f"cannot serve metrics on {host}:{port}: {_reason(error)}; choose another with --metrics-port")
 
     def _start_metrics(self) -> None:
         port = self.config["metrics.port"]
@@ -356,6 +357,13 @@ async def serve(config: BrokerConfig, runtime: Runtime, ready: Callable[[Broker]
         await broker.stop()
     if broker.failure is not None:
         raise broker.failure
+
+
+def _reason(error: OSError) -> str:
+    # Only the resolver's numbers are its own; the text of a failed bind says more than is needed.
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return (error.strerror or str(error)).lower()
+    return os.strerror(error.errno).lower()
 
 
 def _stop_or_die(broker: Broker) -> None:

@@ -146,9 +146,23 @@ class LogManager:
                 self.fail_dir(log_dir, error)
                 continue
             if log_dir.lock is None:
-                raise LogDirError(f"{log_dir.path} is in use by another broker: stop it or choose another log.dirs")
+                raise LogDirError(
+                    f"{log_dir.path} is in use by another broker: stop it, or choose another with --data or log.dirs"
+                )
         if not self.live_dirs():
-            raise LogDirError(f"no usable log dir: {self.dirs[0].failed if self.dirs else 'log.dirs is empty'}")
+            raise LogDirError(self._why_none())
+
+    def _why_none(self) -> str:
+        if not self.dirs:
+            return "log.dirs is empty"
+        first, error = self.dirs[0].path, self.dirs[0].failed
+        if isinstance(error, FileExistsError):
+            reason = "it is a file"
+        elif isinstance(error, OSError) and error.strerror:
+            reason = f"{error.strerror.lower()} ({error.filename or first})"
+        else:
+            reason = str(error)
+        return f"cannot use {first} as data folder: {reason}; choose another with --data or log.dirs"
 
     def open(self) -> None:
         """Lock every dir and settle who owns it."""
