@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Answer, Request
+from headrace.broker.handlers.leader_hints import LEADER_MOVED, endpoints_of
 from headrace.broker.outbox import Chunk, release
 from headrace.broker.partition import Partition
 from headrace.broker.readahead import PageCache, read_ahead
@@ -36,7 +37,6 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 WAIT_MS_MAX = 24 * 3600 * 1000
 STORAGE_ERROR_SINCE, HINTS_SINCE = 6, 16
 """Versions from which clients understand these."""
-LEADER_MOVED = frozenset({Err.NOT_LEADER_OR_FOLLOWER, Err.FENCED_LEADER_EPOCH})
 
 
 class Reading:
@@ -264,7 +264,7 @@ class FetchHandler:
         endpoints = self._endpoints(request, results) if query.replica_id < 0 else []
         heads = encode_fetch_response_head(
             request.correlation_id, version, topics, 0, session_id, 0, endpoints
-        )  # fmt: skip
+        )
         if len(heads) == 1:
             return heads[0]
         chunks: list[Chunk] = []
@@ -280,13 +280,7 @@ class FetchHandler:
         if request.version < HINTS_SINCE:
             return []
         hinted = {r[8].leader.leader_id for _, r in results if r[8] is not None and r[8].leader is not None}
-        if not hinted:
-            return []
-        return [
-            Endpoint(node.node_id, node.host, node.port, node.rack)
-            for node in self._broker.nodes(request.connection)
-            if node.node_id in hinted
-        ]
+        return endpoints_of(self._broker, request.connection, hinted) if hinted else []
 
     def answered(self, request: Request, answer: Answer) -> None:
         """A request that waited is done."""
@@ -377,7 +371,7 @@ def _forgotten(query: FetchQuery) -> Iterable[tuple[Topic, int]]:
 
 def _changed_only(
     session: Session, results: list[tuple[Target, FetchResult]]
-) -> list[tuple[Target, FetchResult]]:  # fmt: skip
+) -> list[tuple[Target, FetchResult]]:
     return [
         (target, result)
         for target, result in results

@@ -7,6 +7,7 @@ since there is no other way to tell.
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Answer, Request
+from headrace.broker.handlers.leader_hints import LEADER_MOVED, endpoints_of
 from headrace.broker.partition import Partition
 from headrace.broker.waiters import Bucket
 from headrace.errors import Err, KafkaError
@@ -27,10 +28,10 @@ from headrace.records.layout import ATTRIBUTES_AT, CODEC_MASK, MAGIC_AT, TRANSAC
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
-ZSTD_SINCE = 7
 ADMIN_CLIENT_ID = "__admin_client"
 TIMEOUT_MS_MAX = 24 * 3600 * 1000
-LEADER_MOVED = frozenset({Err.NOT_LEADER_OR_FOLLOWER, Err.FENCED_LEADER_EPOCH})
+ZSTD_SINCE, HINTS_SINCE = 7, 10
+"""Versions from which clients understand these."""
 
 Results = list[tuple[str | bytes, list[ProduceResult]]]
 
@@ -124,12 +125,8 @@ class ProduceHandler:
             if result[5] is not None and result[5].leader is not None
         }
         endpoints: list[Endpoint] = []
-        if hinted and request.version >= 10:
-            endpoints = [
-                Endpoint(node.node_id, node.host, node.port, node.rack)
-                for node in self._broker.nodes(request.connection)
-                if node.node_id in hinted
-            ]
+        if hinted and request.version >= HINTS_SINCE:
+            endpoints = endpoints_of(self._broker, request.connection, hinted)
         return encode_produce_response(request.correlation_id, request.version, results, 0, endpoints)
 
     def answered(self, request: Request, results: Results) -> None:
