@@ -17,10 +17,11 @@ from headrace.metadata.versions import GROUP_VERSION, GROUP_VERSION_LATEST, KRAF
 from headrace.protocol import messages as m
 from headrace.quorum import QuorumError
 from headrace.quorum.cleaning import SnapshotLimits
-from headrace.quorum.folder import Layout, new_uuid, open_folders
+from headrace.quorum.folder import Layout, open_folders
 from headrace.quorum.kraft import KraftOptions, KraftQuorum, open_quorum
 from headrace.quorum.registration import LocalNode, leave, register, unfence
 from headrace.quorum.snapshots import Voter
+from headrace.storage.checkpoints import new_uuid
 from headrace.storage.log import Log
 from headrace.storage.manager import LogDirError, LogManager
 

@@ -13,8 +13,8 @@ from headrace.broker.node import layout_of
 from headrace.cli.up import load_config
 from headrace.config import ConfigError
 from headrace.quorum import QuorumError
-from headrace.quorum.folder import new_uuid, open_folders
-from headrace.storage.checkpoints import CorruptCheckpoint, decode_uuid
+from headrace.quorum.folder import open_folders
+from headrace.storage.checkpoints import CorruptCheckpoint, decode_uuid, new_uuid
 from headrace.storage.files import RealDisk
 
 

@@ -5,10 +5,9 @@ written last: a folder that has it is complete, one that has none and no data ma
 """
 
 from collections.abc import Callable, Sequence
-from random import Random
 from typing import NamedTuple
 
-from headrace.metadata.image import METADATA_VERSION, RESERVED_DIRECTORIES_END
+from headrace.metadata.image import METADATA_VERSION
 from headrace.metadata.records import Record
 from headrace.metadata.versions import GROUP_VERSION, GROUP_VERSION_LATEST, METADATA_VERSION_LATEST
 from headrace.protocol import messages as m
@@ -23,8 +22,8 @@ from headrace.quorum.snapshots import (
 )
 from headrace.storage.checkpoints import META_PROPERTIES, CorruptCheckpoint, MetaProperties, encode_uuid
 from headrace.storage.files import Disk, make_durable_dirs
+from headrace.storage.manager import METADATA_FOLDER
 
-METADATA_FOLDER = "__cluster_metadata-0"
 BOOTSTRAP = "bootstrap.checkpoint"
 
 _HARMLESS = frozenset({".lock", "lost+found", BOOTSTRAP, f"{BOOTSTRAP}.tmp", f"{META_PROPERTIES}.tmp"})
@@ -48,17 +47,6 @@ class Identity(NamedTuple):
     node_id: int
     directory_ids: dict[str, bytes]
     """By log dir, the metadata log dir included."""
-
-
-def new_uuid(random: Random) -> bytes:
-    """A random (version 4) id that is not reserved and whose text does not begin with a dash."""
-    while True:
-        bits = random.getrandbits(128)
-        bits = bits & ~(0xF << 76) | (4 << 76)
-        bits = bits & ~(3 << 62) | (2 << 62)
-        uuid = bits.to_bytes(16, "big")
-        if bits >= RESERVED_DIRECTORIES_END and not encode_uuid(uuid).startswith("-"):
-            return uuid
 
 
 def bootstrap_records() -> list[Record]:

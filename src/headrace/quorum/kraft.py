@@ -21,7 +21,7 @@ from headrace.metadata.records import Record, encode_record
 from headrace.protocol import messages as m
 from headrace.quorum import Listener, QuorumError
 from headrace.quorum.cleaning import SnapshotKeeper, SnapshotLimits
-from headrace.quorum.folder import METADATA_FOLDER, Identity, Layout, read_bootstrap
+from headrace.quorum.folder import Identity, Layout, read_bootstrap
 from headrace.quorum.loading import Loaded, load
 from headrace.quorum.snapshots import Voter, voters_record
 from headrace.quorum.state import ElectionState, write_state
@@ -29,6 +29,7 @@ from headrace.records.builder import BatchBuilder
 from headrace.records.control import ControlType, encode_control
 from headrace.records.layout import read_header
 from headrace.storage.files import Disk
+from headrace.storage.manager import METADATA_FOLDER
 
 BATCH_BYTES_MAX = 8 << 20
 """As Kafka's quorum: a follower has to take a batch whole."""

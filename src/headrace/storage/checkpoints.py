@@ -6,7 +6,9 @@ Formats only; who writes them and when is decided in `manager` and `log`.
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
+from random import Random
 from typing import NamedTuple
+from uuid import UUID
 
 from headrace.config import parse_properties
 
@@ -65,6 +67,14 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
             raise CorruptCheckpoint(f"line {line!r}")
         offsets[topic, partition] = offset
     return offsets
+
+
+def new_uuid(random: Random) -> bytes:
+    """A random (version 4) id as Kafka makes them: none whose text a command line could take for an option."""
+    while True:
+        uuid = UUID(int=random.getrandbits(128), version=4).bytes
+        if not encode_uuid(uuid).startswith("-"):
+            return uuid
 
 
 def encode_uuid(uuid: bytes) -> str:

@@ -5,10 +5,11 @@ A log dir that fails takes its partitions with it and nothing else. What is not 
 
 import errno
 import re
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from random import SystemRandom
 from typing import NamedTuple
 
 from headrace.config import LogConfig
@@ -28,6 +29,7 @@ from headrace.storage.checkpoints import (
     decode_offsets,
     encode_clean_shutdown,
     encode_uuid,
+    new_uuid,
 )
 from headrace.storage.files import Disk, make_durable_dirs
 from headrace.storage.log import Log
@@ -42,18 +44,11 @@ FOLDER_NAME_MAX = 255
 CLOSE_TOGETHER = 256
 _PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]*)")
 _MOVED_FOLDER = re.compile(r"\S+-[0-9]+\.\S+-(delete|future|stray)")
+_system_uuid = partial(new_uuid, SystemRandom())
 
 
 class LogDirError(Exception):
     """The broker cannot start on its log dirs; the message is one line that says what to do."""
-
-
-def new_uuid() -> bytes:
-    """A random id as Kafka makes them: none that a command line could take for an option."""
-    while True:
-        candidate = uuid.uuid4().bytes
-        if not encode_uuid(candidate).startswith("-"):
-            return candidate
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +102,7 @@ class LogManager:
         cluster_id: str | None = None,
         config_of: Callable[[str], LogConfig] = lambda topic: LogConfig(),
         may_format: bool = True,
-        make_uuid: Callable[[], bytes] = new_uuid,
+        make_uuid: Callable[[], bytes] = _system_uuid,
         open_files_max: int = OPEN_FILES_DEFAULT,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         verify_transactions: bool = True,

@@ -10,9 +10,10 @@ from headrace.config import BrokerConfig
 from headrace.metadata.controller import Controller
 from headrace.metadata.image import Endpoint
 from headrace.protocol import messages as m
-from headrace.quorum.folder import Identity, Layout, new_uuid, open_folders
+from headrace.quorum.folder import Identity, Layout, open_folders
 from headrace.quorum.kraft import KraftOptions, KraftQuorum, open_quorum
 from headrace.quorum.registration import LocalNode, leave, register, unfence
+from headrace.storage.checkpoints import new_uuid
 from headrace.storage.files import Disk
 from headrace.testing.simulator.disk import MemoryDisk
 

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from headrace.quorum import QuorumError
-from headrace.quorum.folder import format_folders, new_uuid, open_folders, read_bootstrap
+from headrace.quorum.folder import format_folders, open_folders, read_bootstrap
 from headrace.quorum.snapshots import SnapshotId, decode_batches, decode_snapshot
-from headrace.storage.checkpoints import MetaProperties, decode_uuid, encode_uuid
+from headrace.storage.checkpoints import MetaProperties, decode_uuid, encode_uuid, new_uuid
 from headrace.testing.simulator.disk import MemoryDisk
 from headrace.testing.simulator.faults import PowerCut
 from tests.unit.quorum.node import DATA, METADATA, Layout, golden, golden_disk, layout
