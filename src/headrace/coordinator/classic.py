@@ -5,9 +5,17 @@ or the rebalance timeout is over, all are answered and the leader sends everyone
 """
 
 from collections.abc import Callable, Hashable
-from typing import Any
 
-from headrace.coordinator.classic_group import ClassicGroup, ClassicMember, Protocol, State
+from headrace.coordinator.classic_group import ClassicGroup, ClassicMember, State
+from headrace.coordinator.classic_messages import (
+    MEMBER_ID_REQUIRED_FROM,
+    differs,
+    join_error,
+    joined,
+    protocols_of,
+    reason_of,
+    rebalance_timeout_ms,
+)
 from headrace.coordinator.outcome import Cancel, Context, Outcome, Promise, Timer
 from headrace.coordinator.records import batch_bytes
 from headrace.coordinator.shard_state import GroupType, ShardState
@@ -25,9 +33,7 @@ PENDING_MEMBERS_MAX = 10_000
 STRING_BYTES_MAX = 32_767
 """What the strings of a record can hold."""
 
-MEMBER_ID_REQUIRED_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9
-PROTOCOL_NAME_NULL_FROM = 7
 
 
 class ClassicGroups:
@@ -37,7 +43,7 @@ class ClassicGroups:
 
     def __init__(self, state: ShardState) -> None:
         self.state = state
-        self._timeouts: dict[str, Callable[[ClassicGroup, Any, int, Outcome], None]] = {
+        self._timeouts: dict[str, Callable[[ClassicGroup, str, int, Outcome], None]] = {
             SESSION: self._session_over,
             JOIN: self._join_over,
             SYNC: self._sync_over,
@@ -86,7 +92,9 @@ class ClassicGroups:
     # JoinGroup v0-9. v1: rebalance timeout. v4: member id required. v5: static members. v7: protocol type in the
     # answer. v8: reason. v9: skip_assignment.
 
-    def join(self, request: m.JoinGroupRequest, context: Context, now_ms: int, out: Outcome) -> Any:
+    def join(
+        self, request: m.JoinGroupRequest, context: Context, now_ms: int, out: Outcome
+    ) -> m.JoinGroupResponse | Promise:
         """The answer or a promise of it."""
         unknown = not request.member_id
         group = self.find(request.group_id)
@@ -98,6 +106,7 @@ class ClassicGroups:
             self.state.groups.put(request.group_id, group, self.state.written_end)
             out.revocable = False
         records_before = len(out.records)
+        response: m.JoinGroupResponse | Promise
         if not self._accepts(group, request.member_id):
             group.remove(request.member_id)
             response = join_error(context.version, "", Err.GROUP_MAX_SIZE_REACHED)
@@ -124,7 +133,7 @@ class ClassicGroups:
 
     def _join_new(
         self, group: ClassicGroup, request: m.JoinGroupRequest, context: Context, now_ms: int, out: Outcome
-    ) -> Any:
+    ) -> m.JoinGroupResponse | Promise:
         instance_id = request.group_instance_id
         member_id = f"{context.client_id if instance_id is None else instance_id}-{context.new_id()}"
         if len(member_id.encode()) > STRING_BYTES_MAX:
@@ -144,7 +153,7 @@ class ClassicGroups:
 
     def _join_known(
         self, group: ClassicGroup, request: m.JoinGroupRequest, context: Context, now_ms: int, out: Outcome
-    ) -> Any:
+    ) -> m.JoinGroupResponse | Promise:
         member_id = request.member_id
         if member_id in group.pending:
             if request.group_instance_id is not None:
@@ -225,7 +234,7 @@ class ClassicGroups:
         context: Context,
         now_ms: int,
         out: Outcome,
-    ) -> Any:
+    ) -> m.JoinGroupResponse | Promise:
         """A static member that was restarted takes its place back, if it can without a rebalance."""
         instance_id = request.group_instance_id
         assert instance_id is not None
@@ -306,7 +315,7 @@ class ClassicGroups:
         if group.state is State.PREPARING and group.previous_state is not State.EMPTY and group.all_joined():
             self._complete_join(group, now_ms, out)
 
-    def _join_over(self, group: ClassicGroup, _: Any, now_ms: int, out: Outcome) -> None:
+    def _join_over(self, group: ClassicGroup, _: str, now_ms: int, out: Outcome) -> None:
         """The rebalance timeout, or one delay of the initial rebalance."""
         if group.state is not State.PREPARING:
             return
@@ -353,7 +362,7 @@ class ClassicGroups:
 
     def sync(
         self, group: ClassicGroup, request: m.SyncGroupRequest, context: Context, now_ms: int, out: Outcome
-    ) -> Any:
+    ) -> m.SyncGroupResponse | Promise:
         member_id = request.member_id
         if group.state is State.EMPTY:
             raise KafkaError(Err.UNKNOWN_MEMBER_ID)
@@ -406,7 +415,7 @@ class ClassicGroups:
             if self._answer_sync(member, m.SyncGroupResponse(error_code=error), out):
                 self.keep_alive(group, member, now_ms, out)
 
-    def _sync_over(self, group: ClassicGroup, _: Any, now_ms: int, out: Outcome) -> None:
+    def _sync_over(self, group: ClassicGroup, _: str, now_ms: int, out: Outcome) -> None:
         """Members that joined and never asked for their assignment would hold partitions without reading them."""
         if group.state not in (State.COMPLETING, State.STABLE) or not group.pending_sync:
             return
@@ -568,50 +577,3 @@ class ClassicGroups:
             group.written = value
         else:
             self.state.groups.put(group_id, ClassicGroup.from_record(group_id, value), offset)
-
-
-def protocols_of(request: m.JoinGroupRequest) -> list[Protocol]:
-    """In order of preference; of a name that comes twice, the first."""
-    protocols: dict[str, bytes] = {}
-    for protocol in request.protocols:
-        protocols.setdefault(protocol.name, protocol.metadata)
-    return list(protocols.items())
-
-
-def rebalance_timeout_ms(request: m.JoinGroupRequest, context: Context) -> int:
-    # v0 knew one timeout for both.
-    return request.session_timeout_ms if context.version == 0 else request.rebalance_timeout_ms
-
-
-def reason_of(request: m.JoinGroupRequest) -> str:
-    return request.reason or "not provided"
-
-
-def differs(asked: str | None, actual: str | None) -> bool:
-    return asked is not None and actual is not None and asked != actual
-
-
-def join_error(version: int, member_id: str, error: Err) -> m.JoinGroupResponse:
-    name = None if version >= PROTOCOL_NAME_NULL_FROM else ""
-    return m.JoinGroupResponse(member_id=member_id, error_code=error, protocol_name=name)
-
-
-def joined(
-    group: ClassicGroup,
-    member_id: str,
-    version: int,
-    members: list[Any],
-    *,
-    leader: str | None = None,
-    skip_assignment: bool = False,
-) -> m.JoinGroupResponse:
-    name = group.protocol_name or (None if version >= PROTOCOL_NAME_NULL_FROM else "")
-    return m.JoinGroupResponse(
-        generation_id=group.generation,
-        protocol_type=group.protocol_type,
-        protocol_name=name,
-        leader=leader or group.leader or "",
-        skip_assignment=skip_assignment,
-        member_id=member_id,
-        members=members,
-    )

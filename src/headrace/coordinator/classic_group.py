@@ -6,7 +6,6 @@ when a generation is complete; everything in between lives in memory and ends wi
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any
 
 from headrace.coordinator.outcome import Promise, Record
 from headrace.coordinator.records import record
@@ -425,7 +424,7 @@ class ClassicGroup:
         group.written = value
         return group
 
-    def joined_members(self) -> list[Any]:
+    def joined_members(self) -> list[m.JoinGroupResponse.JoinGroupResponseMember]:
         """What the leader is told of the others."""
         return [
             m.JoinGroupResponse.JoinGroupResponseMember(

@@ -6,7 +6,7 @@ members are left, the group becomes a classic one.
 
 from typing import Any
 
-from headrace.coordinator.classic import join_error, protocols_of
+from headrace.coordinator.classic_messages import MEMBER_ID_REQUIRED_FROM, join_error, protocols_of
 from headrace.coordinator.consumer_decisions import JOIN, SYNC, Decisions, known_static
 from headrace.coordinator.consumer_group import CONSUMER_PROTOCOL, ConsumerGroup
 from headrace.coordinator.consumer_members import (
@@ -33,9 +33,6 @@ from headrace.coordinator.records import batch_bytes
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.primitives import ProtocolError
-
-MEMBER_ID_REQUIRED_FROM = 4
-"""The version of JoinGroup from which a dynamic member joins a second time, with the id it was given."""
 
 
 class ClassicMembers:

@@ -27,8 +27,9 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from headrace.coordinator.classic import TIMERS as CLASSIC_TIMERS
-from headrace.coordinator.classic import ClassicGroups, join_error
+from headrace.coordinator.classic import ClassicGroups
 from headrace.coordinator.classic_group import ClassicGroup, State
+from headrace.coordinator.classic_messages import join_error
 from headrace.coordinator.consumer import ConsumerGroups
 from headrace.coordinator.offsets import Offsets, group_not_found
 from headrace.coordinator.outcome import Context, Outcome, Promise, Record

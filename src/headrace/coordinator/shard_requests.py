@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from headrace.coordinator.classic import join_error
+from headrace.coordinator.classic_messages import join_error
 from headrace.coordinator.outcome import Context
 from headrace.coordinator.shard_state import ShardConfig
 from headrace.errors import Err
