@@ -4,8 +4,6 @@ They join, sync and heartbeat as ever; the server assigns, and a generation is t
 members are left, the group becomes a classic one.
 """
 
-from typing import Any
-
 from headrace.coordinator.classic_messages import MEMBER_ID_REQUIRED_FROM, join_error, protocols_of
 from headrace.coordinator.consumer_decisions import JOIN, SYNC, Decisions, known_static
 from headrace.coordinator.consumer_group import CONSUMER_PROTOCOL, ConsumerGroup
@@ -30,6 +28,7 @@ from headrace.coordinator.migration import (
 )
 from headrace.coordinator.outcome import Cancel, Context, Outcome, Record, Timer
 from headrace.coordinator.records import batch_bytes
+from headrace.coordinator.shard_state import Group
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.primitives import ProtocolError
@@ -43,7 +42,7 @@ class ClassicMembers:
     # JoinGroup
 
     def join(
-        self, group: Any, request: m.JoinGroupRequest, context: Context, now_ms: int, out: Outcome
+        self, group: Group, request: m.JoinGroupRequest, context: Context, now_ms: int, out: Outcome
     ) -> m.JoinGroupResponse:
         assert isinstance(group, ConsumerGroup)
         unknown = not request.member_id
@@ -126,7 +125,7 @@ class ClassicMembers:
     # SyncGroup
 
     def sync(
-        self, group: Any, request: m.SyncGroupRequest, context: Context, now_ms: int, out: Outcome
+        self, group: Group, request: m.SyncGroupRequest, context: Context, now_ms: int, out: Outcome
     ) -> m.SyncGroupResponse:
         assert isinstance(group, ConsumerGroup)
         member, classic = self._classic_member(group, request)
@@ -153,7 +152,7 @@ class ClassicMembers:
     # Heartbeat
 
     def heartbeat(
-        self, group: Any, request: m.HeartbeatRequest, context: Context, now_ms: int, out: Outcome
+        self, group: Group, request: m.HeartbeatRequest, context: Context, now_ms: int, out: Outcome
     ) -> m.HeartbeatResponse:
         assert isinstance(group, ConsumerGroup)
         member, classic = self._classic_member(group, request)
@@ -193,7 +192,7 @@ class ClassicMembers:
     # LeaveGroup, and members of either protocol that go
 
     def leave(
-        self, group: Any, request: m.LeaveGroupRequest, context: Context, now_ms: int, out: Outcome
+        self, group: Group, request: m.LeaveGroupRequest, context: Context, now_ms: int, out: Outcome
     ) -> m.LeaveGroupResponse:
         assert isinstance(group, ConsumerGroup)
         leaving: dict[str, Member] = {}

@@ -165,7 +165,9 @@ class Offsets:
     # OffsetFetch v1-10. v2: all topics, group error. v7: require_stable. v8: several groups. v9: member epoch.
     # v10: topic ids.
 
-    def fetch(self, request: Any, require_stable: bool) -> m.OffsetFetchResponse.OffsetFetchResponseGroup:
+    def fetch(
+        self, request: m.OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool
+    ) -> m.OffsetFetchResponse.OffsetFetchResponseGroup:
         """Of one group. Raises KafkaError for an error of the whole group."""
         group_id = request.group_id
         group = self.state.groups.get(group_id) if require_stable else self.state.groups.committed(group_id)
@@ -197,12 +199,12 @@ class Offsets:
     def _fetch_one(
         self,
         group_id: str,
-        topic: Any,
+        topic: m.OffsetFetchRequest.OffsetFetchRequestTopics,
         partition: int,
         known: bool,
         require_stable: bool,
         open_partitions: dict[tuple[str, int], set[int]],
-    ) -> Any:
+    ) -> _FetchPartition:
         if (topic.name, partition) in open_partitions:
             return _unstable(partition)
         found = self.get(group_id, topic.name, partition, committed=not require_stable) if known else None
@@ -212,8 +214,8 @@ class Offsets:
 
     def _fetch_all(
         self, group_id: str, require_stable: bool, open_partitions: dict[tuple[str, int], set[int]]
-    ) -> list[Any]:
-        topics: dict[str, list[Any]] = {}
+    ) -> list[_FetchTopic]:
+        topics: dict[str, list[_FetchPartition]] = {}
         for topic, partition, found in self.items(group_id, committed=not require_stable):
             unstable = (topic, partition) in open_partitions
             topics.setdefault(topic, []).append(_unstable(partition) if unstable else _fetched(partition, found))
@@ -426,7 +428,7 @@ def _other_topic(actual: bytes, asked: bytes) -> bool:
     return NO_TOPIC_ID not in (actual, asked) and actual != asked
 
 
-def _fetched(partition: int, found: Committed) -> Any:
+def _fetched(partition: int, found: Committed) -> _FetchPartition:
     return _FetchPartition(
         partition_index=partition,
         committed_offset=found.offset,
@@ -435,7 +437,7 @@ def _fetched(partition: int, found: Committed) -> Any:
     )
 
 
-def _unstable(partition: int) -> Any:
+def _unstable(partition: int) -> _FetchPartition:
     return _FetchPartition(
         partition_index=partition, committed_offset=-1, error_code=Err.UNSTABLE_OFFSET_COMMIT
     )

@@ -5,22 +5,10 @@ Reads for clients (describe, list, fetch without require_stable) see what is bel
 
 How a runtime drives it is in outcome.py.
 
-consumer.py (KIP-848) provides `ConsumerGroups(state: ShardState, classic: ClassicGroups)`, called by GroupShard:
-
-    heartbeat(request, context, now_ms, out: Outcome) -> response         may raise KafkaError
-    describe(group_ids) -> list of ConsumerGroupDescribeResponse.DescribedGroup     committed state
-    classic_join(group, request, context, now_ms, out) -> response | Promise        classic members of a consumer group
-    classic_sync, classic_heartbeat, classic_leave: the same; KafkaError becomes the error code of the answer
-    (upgrade: inside heartbeat(), when `state.groups` holds a ClassicGroup of classic_group.py; complete its waiting
-    members with `classic.abandon(group, error, out)`. Downgrade: build a ClassicGroup, add `group.record()` to the
-    records and call `classic.adopt(group, now_ms, out, rebalance_reason)`, which puts it into `state.groups`.
-    Live, `apply` meets the new group already: tombstones of one type never remove a group of the other.)
-    replay(offset, kind, key_message, value_message | None)               record kinds 3 to 8 and 16
-    timeout(key, now_ms, out)                                             keys whose kind starts with "consumer-"
-    loaded(now_ms, out), on_metadata(old: Image, new: Image, now_ms, out)
-    advance(high_watermark)
-    expire(now_ms, out)
-and `ConsumerGroup`, which fulfils `shard_state.Group`.
+The parts share one `ShardState`: classic.py and consumer.py (KIP-848) decide for the two types of groups, offsets.py for
+what groups have committed. A group changes its type inside consumer.py: on the way up, those who wait in the classic
+group are answered by `classic.abandon`; on the way down, `classic.adopt` puts the new classic group into
+`state.groups`, so that `apply` meets it there already. Tombstones of one type never remove a group of the other.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -280,7 +268,7 @@ class GroupShard:
 
     def delete_groups(self, group_ids: Iterable[str], now_ms: int) -> Outcome:
         """`response`: a DeletableGroupResult for each."""
-        results: list[Any] = []
+        results: list[m.DeleteGroupsResponse.DeletableGroupResult] = []
         out = Outcome(results)
         deleted: set[str] = set()
         for group_id in group_ids:
@@ -312,9 +300,9 @@ class GroupShard:
     # Reads.
 
     def fetch_offsets(
-        self, group: Any, require_stable: bool, version: int
+        self, group: m.OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool, version: int
     ) -> m.OffsetFetchResponse.OffsetFetchResponseGroup:
-        """Of one OffsetFetchRequestGroup (v1-7: made by the handler); `topics` None is all of them.
+        """Of one group (v1-7: made by the handler); `topics` None is all of them.
 
         With require_stable the answer waits, like an outcome without records, for what was written before.
         """
@@ -323,11 +311,11 @@ class GroupShard:
         except KafkaError as e:
             return fetch_refusal(group, e.error, version)
 
-    def describe_groups(self, group_ids: Iterable[str], version: int) -> list[Any]:
-        """A DescribeGroupsResponse.DescribedGroup for each; only classic groups are known here."""
+    def describe_groups(self, group_ids: Iterable[str], version: int) -> list[m.DescribeGroupsResponse.DescribedGroup]:
+        """Only classic groups are known here."""
         return [self._describe(group_id, version) for group_id in group_ids]
 
-    def _describe(self, group_id: str, version: int) -> Any:
+    def _describe(self, group_id: str, version: int) -> m.DescribeGroupsResponse.DescribedGroup:
         group = self.state.groups.committed(group_id)
         if isinstance(group, ClassicGroup):
             stable = group.state is State.STABLE
@@ -355,12 +343,11 @@ class GroupShard:
             described.error_message = f"Group {group_id} {'is not a classic group' if known else 'not found'}."
         return described
 
-    def consumer_group_describe(self, group_ids: list[str]) -> list[Any]:
-        """A ConsumerGroupDescribeResponse.DescribedGroup for each."""
+    def consumer_group_describe(self, group_ids: list[str]) -> list[m.ConsumerGroupDescribeResponse.DescribedGroup]:
         return self.consumer.describe(group_ids)
 
-    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> list[Any]:
-        """ListGroupsResponse.ListedGroup of all groups in one of the states and of one of the types; empty: all."""
+    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> list[m.ListGroupsResponse.ListedGroup]:
+        """All groups in one of the states and of one of the types; empty: all."""
         wanted_states = {state.lower().strip() for state in states}
         wanted_types = {kind.lower() for kind in types}
         listed = []

@@ -57,26 +57,26 @@ def precheck(request: Any, context: Context, config: ShardConfig) -> Any | None:
 def refusal(request: Any, error: Err, version: int, message: str | None = None) -> Any:
     """The answer to a whole request that failed with `error`, also one of the log (LOG_ERRORS).
 
-    For requests of several groups there are `group_refusal` and the like below.
+    Requests about several groups are refused group by group: `fetch_refusal` and the others below.
     """
     error = LOG_ERRORS.get(error, error)
     return _REFUSALS[type(request)](request, error, version, message)
 
 
-def _join(request: m.JoinGroupRequest, error: Err, version: int, message: str | None) -> Any:
+def _join(request: m.JoinGroupRequest, error: Err, version: int, message: str | None) -> m.JoinGroupResponse:
     return join_error(version, "", error)
 
 
-def _sync(request: m.SyncGroupRequest, error: Err, version: int, message: str | None) -> Any:
+def _sync(request: m.SyncGroupRequest, error: Err, version: int, message: str | None) -> m.SyncGroupResponse:
     return m.SyncGroupResponse(error_code=error)
 
 
-def _heartbeat(request: m.HeartbeatRequest, error: Err, version: int, message: str | None) -> Any:
+def _heartbeat(request: m.HeartbeatRequest, error: Err, version: int, message: str | None) -> m.HeartbeatResponse:
     # Its session is not running while the coordinator loads, so the member may take it for alive.
     return m.HeartbeatResponse(error_code=Err.NONE if error is Err.COORDINATOR_LOAD_IN_PROGRESS else error)
 
 
-def _leave(request: m.LeaveGroupRequest, error: Err, version: int, message: str | None) -> Any:
+def _leave(request: m.LeaveGroupRequest, error: Err, version: int, message: str | None) -> m.LeaveGroupResponse:
     if error is Err.UNKNOWN_MEMBER_ID and version >= SEVERAL_LEAVE_FROM:
         return m.LeaveGroupResponse(
             members=[
@@ -89,7 +89,7 @@ def _leave(request: m.LeaveGroupRequest, error: Err, version: int, message: str 
     return m.LeaveGroupResponse(error_code=error)
 
 
-def _offset_commit(request: m.OffsetCommitRequest, error: Err, version: int, message: str | None) -> Any:
+def _offset_commit(request: m.OffsetCommitRequest, error: Err, version: int, message: str | None) -> m.OffsetCommitResponse:
     return m.OffsetCommitResponse(
         topics=[
             m.OffsetCommitResponse.OffsetCommitResponseTopic(
@@ -107,7 +107,7 @@ def _offset_commit(request: m.OffsetCommitRequest, error: Err, version: int, mes
     )
 
 
-def _txn_offset_commit(request: m.TxnOffsetCommitRequest, error: Err, version: int, message: str | None) -> Any:
+def _txn_offset_commit(request: m.TxnOffsetCommitRequest, error: Err, version: int, message: str | None) -> m.TxnOffsetCommitResponse:
     return m.TxnOffsetCommitResponse(
         topics=[
             m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
@@ -124,17 +124,17 @@ def _txn_offset_commit(request: m.TxnOffsetCommitRequest, error: Err, version: i
     )
 
 
-def _offset_delete(request: m.OffsetDeleteRequest, error: Err, version: int, message: str | None) -> Any:
+def _offset_delete(request: m.OffsetDeleteRequest, error: Err, version: int, message: str | None) -> m.OffsetDeleteResponse:
     return m.OffsetDeleteResponse(error_code=error)
 
 
 def _consumer_heartbeat(
     request: m.ConsumerGroupHeartbeatRequest, error: Err, version: int, message: str | None
-) -> Any:
+) -> m.ConsumerGroupHeartbeatResponse:
     return m.ConsumerGroupHeartbeatResponse(error_code=error, error_message=message)
 
 
-def _list_groups(request: m.ListGroupsRequest, error: Err, version: int, message: str | None) -> Any:
+def _list_groups(request: m.ListGroupsRequest, error: Err, version: int, message: str | None) -> m.ListGroupsResponse:
     return m.ListGroupsResponse(error_code=error)
 
 
@@ -151,8 +151,9 @@ _REFUSALS: dict[type, Callable[[Any, Err, int, str | None], Any]] = {
 }
 
 
-def fetch_refusal(group: Any, error: Err, version: int) -> m.OffsetFetchResponse.OffsetFetchResponseGroup:
-    """Of one group of an OffsetFetch (an OffsetFetchRequestGroup)."""
+def fetch_refusal(
+    group: m.OffsetFetchRequest.OffsetFetchRequestGroup, error: Err, version: int
+) -> m.OffsetFetchResponse.OffsetFetchResponseGroup:
     error = LOG_ERRORS.get(error, error)
     if version >= GROUP_ERROR_IN_FETCH_FROM:
         return m.OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
@@ -173,16 +174,18 @@ def fetch_refusal(group: Any, error: Err, version: int) -> m.OffsetFetchResponse
     )
 
 
-def delete_refusals(group_ids: list[str], error: Err) -> list[Any]:
+def delete_refusals(group_ids: list[str], error: Err) -> list[m.DeleteGroupsResponse.DeletableGroupResult]:
     error = LOG_ERRORS.get(error, error)
     return [m.DeleteGroupsResponse.DeletableGroupResult(group_id=g, error_code=error) for g in group_ids]
 
 
-def describe_refusals(group_ids: list[str], error: Err) -> list[Any]:
+def describe_refusals(group_ids: list[str], error: Err) -> list[m.DescribeGroupsResponse.DescribedGroup]:
     error = LOG_ERRORS.get(error, error)
     return [m.DescribeGroupsResponse.DescribedGroup(group_id=g, error_code=error) for g in group_ids]
 
 
-def consumer_describe_refusals(group_ids: list[str], error: Err) -> list[Any]:
+def consumer_describe_refusals(
+    group_ids: list[str], error: Err
+) -> list[m.ConsumerGroupDescribeResponse.DescribedGroup]:
     error = LOG_ERRORS.get(error, error)
     return [m.ConsumerGroupDescribeResponse.DescribedGroup(group_id=g, error_code=error) for g in group_ids]
