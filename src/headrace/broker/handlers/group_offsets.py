@@ -80,27 +80,9 @@ def _known_partitions(image: Image, topic: Any, by_id: bool) -> Any:
 
 
 def _merged_commits(refused: list[Any], response: m.OffsetCommitResponse) -> m.OffsetCommitResponse:
-    """Join what was refused here and what the shard answered, topic by topic."""
-    topics = {topic.name or topic.topic_id: topic for topic in refused}
-    for topic in response.topics:
-        earlier = topics.setdefault(topic.name, topic)
-        if earlier is not topic:
-            earlier.partitions += topic.partitions
-    response.topics = list(topics.values())
+    # An id that no topic has comes without a name.
+    response.topics = _merged({topic.name or topic.topic_id: topic for topic in refused}, response.topics)
     return response
-
-
-def _merging(
-    broker: "Broker", request: Request, message: Any, merge: Callable[[Any], Any] | None, decision: str
-) -> Any:
-    """Have the shard decide, and put what was refused before into its answer."""
-    answer = later(request)
-
-    def finished(response: Any) -> None:
-        answer(response if merge is None else merge(response))
-
-    response = one_group(broker, request, message, lambda host: getattr(host.shard, decision), finished)
-    return response if response is None or merge is None else merge(response)
 
 
 # ---- OffsetDelete
@@ -140,13 +122,33 @@ def offset_delete(
 def _merged_deletions(refused: list[Any], response: m.OffsetDeleteResponse) -> m.OffsetDeleteResponse:
     if response.error_code:
         return response
-    topics = {topic.name: topic for topic in refused}
-    for topic in response.topics:
+    response.topics = _merged({topic.name: topic for topic in refused}, response.topics)
+    return response
+
+
+# ---- what both share
+
+
+def _merging(
+    broker: "Broker", request: Request, message: Any, merge: Callable[[Any], Any] | None, decision: str
+) -> Any:
+    """Have the shard decide, and put what was refused before into its answer."""
+    answer = later(request)
+
+    def finished(response: Any) -> None:
+        answer(response if merge is None else merge(response))
+
+    response = one_group(broker, request, message, lambda host: getattr(host.shard, decision), finished)
+    return response if response is None or merge is None else merge(response)
+
+
+def _merged(topics: dict[str | bytes, Any], answered: list[Any]) -> list[Any]:
+    """Join `topics`, refused here, with what the shard answered, topic by topic."""
+    for topic in answered:
         earlier = topics.setdefault(topic.name, topic)
         if earlier is not topic:
             earlier.partitions += topic.partitions
-    response.topics = list(topics.values())
-    return response
+    return list(topics.values())
 
 
 # ---- OffsetFetch
