@@ -136,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         plain = self.broker.runtime.can_sendfile and transport.get_extra_info("ssl_object") is None
         self.outbox = (SocketOutbox if plain else TransportOutbox)(
             transport, self.broker.runtime.loop, self.resume_writing
-        )  # fmt: skip
+        )
         refusal = self.broker.connection_limits.admit(self.peer_host)
         if refusal is not None:
             log.warning("connection from %s refused: %s", self.peer_host, refusal)
@@ -214,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
                 turn -= 1
                 request = Request(
                     self, api_key, version, correlation_id, client_id_length, pos + 14, end, started
-                )  # fmt: skip
+                )
                 pos = end
                 answer = self._route(request)
                 if answer is None:

@@ -94,7 +94,7 @@ class Replicas:
             if known is not None and known.leader == node_id and partition.leader is None and not partition.failed:
                 partition.become_leader(
                     known.leader_epoch, list(known.isr), len(known.replicas), self._saved_watermark(partition)
-                )  # fmt: skip
+                )
 
     def apply(self, delta: Delta, image: Image) -> None:
         """Create, change and remove replicas as the delta says."""

@@ -24,8 +24,6 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-CODEC_BY_NAME = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
-
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 
 LEVELS = {Codec.GZIP: (1, 9, -1), Codec.LZ4: (1, 17, 9), Codec.ZSTD: (-131072, 22, 3)}

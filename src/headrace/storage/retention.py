@@ -1,13 +1,12 @@
-"""Which segments have outlived their topic's limits, and removing their files without haste.
+"""Which segments have outlived their topic's limits.
 
 The decision is pure: facts in, a count of oldest segments out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.config import LogConfig
-from headrace.storage.files import Disk
 
 DELETED_SUFFIX = ".deleted"
 
@@ -64,12 +63,3 @@ def expired_segments(
         count += 1
         reason = why
     return Expired(count, reason)
-
-
-def remove_files(disk: Disk, paths: Iterable[str]) -> None:
-    """Remove what was renamed `.deleted`, off the loop, after `file.delete.delay.ms`."""
-    for path in paths:
-        try:
-            disk.remove(path)
-        except FileNotFoundError:
-            continue  # the whole folder went meanwhile
