@@ -53,17 +53,19 @@ def doctor(
     data: Path = typer.Option(Path(DATA), "--data", metavar="DIR", help="Data folder of a broker on this machine."),
 ) -> None:
     """Check that the cluster can be reached at every address it advertises, and that this machine is fit for a broker."""
+    from rich.markup import escape  # an IPv6 address in brackets must not be taken for a style
+
     out = console()
     bad = 0
     for title, findings in (
         (f"Cluster at {bootstrap}", asyncio.run(check_cluster(bootstrap))),
         (f"This machine, data in {data.absolute()}", list(check_machine(data))),
     ):
-        out.print(f"[bold]{title}[/]")
+        out.print(f"[bold]{escape(title)}[/]")
         for finding in findings:
-            out.print(f"  {MARKS[finding.verdict]} {finding.text}")
+            out.print(f"  {MARKS[finding.verdict]} {escape(finding.text)}")
             if finding.advice:
-                out.print(f"      {finding.advice}")
+                out.print(f"      {escape(finding.advice)}")
             bad += finding.verdict is Verdict.BAD
     if bad:
         out.print(f"[red]{bad} thing{'s' if bad > 1 else ''} to mend[/]")

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from headrace.cli.group_reset import Move, Way, parse_datetime, parse_duration, parse_topics, plan, read_file
-from headrace.cli.output import BOOTSTRAP, JSON, print_json, print_table, with_admin
+from headrace.cli.output import BOOTSTRAP, JSON, print_json, print_table, shown, with_admin
 from headrace.client.admin import Admin
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.client.groups import Group, Groups, Lag, TopicPartition
@@ -128,7 +128,7 @@ def _print_group(group: Group, lags: list[Lag]) -> None:
     details = [f"{group.type}", f"{count} member{'' if count == 1 else 's'}", f"coordinator {group.coordinator}"]
     if group.assignor:
         details.append(f"assignor {group.assignor}")
-    print(f"{group.group_id}  {group.state}  {', '.join(details)}")
+    print(f"{shown(group.group_id)}  {group.state}  {', '.join(details)}")
     if not lags:
         print("  no committed offsets")
         return

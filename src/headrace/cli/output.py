@@ -63,15 +63,22 @@ def console() -> "Console":
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
-    """A light table; columns in `numbers` are aligned to the right."""
-    from rich.table import Table
+    """A light table; columns in `numbers` are aligned to the right.
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(str, row))
-    console().print(table)
+    Nothing is cut off: on a narrow terminal a line that wraps is better than a number that is not there.
+    """
+    table = [tuple(columns), *(tuple(shown(str(cell)) for cell in row) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table)]
+    to_right = [column in numbers for column in columns]
+    for position, row in enumerate(table):
+        cells = (cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(row, widths, to_right))
+        line = "  ".join(cells).rstrip()
+        print(f"\033[1m{line}\033[0m" if position == 0 and sys.stdout.isatty() else line)
+
+
+def shown(text: str) -> str:
+    """A name as it may be shown: clients choose some, and they may hold what moves a terminal's cursor."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def print_json(value: object) -> None:

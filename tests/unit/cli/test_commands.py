@@ -14,7 +14,7 @@ from headrace import __version__
 from headrace.cli import doctor
 from headrace.cli.app import run
 from headrace.cli.doctor import Verdict
-from headrace.cli.output import pairs, size_text
+from headrace.cli.output import pairs, print_table, size_text
 from headrace.client.cluster import Broker
 from headrace.client.errors import ClientError
 from tests.reference.apache import free_ports
@@ -166,6 +166,11 @@ def test_an_address_that_leads_nowhere(command, fake, tmp_path):
     assert f"it advertises {nowhere}: a mapped port" in out and f"advertised.listeners=PLAINTEXT://{fake.address}" in out
 
 
+def test_brackets_are_shown(command, tmp_path):
+    out = command("doctor", "-b", "[fe80::1]:1", "--data", tmp_path / "a[b]")[1]
+    assert "Cluster at [fe80::1]:1\n" in out and f"{tmp_path}/a[b]" in out
+
+
 def test_no_broker_at_all(command, tmp_path):
     (nowhere,) = free_ports(1)
     code, out, _ = command("doctor", "-b", f"127.0.0.1:{nowhere}", "--data", tmp_path)
@@ -210,6 +215,18 @@ def test_the_machine():
 
 
 # -- helpers
+
+
+def test_tables_show_every_name_as_it_is_and_cut_nothing_off(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    member = "m" * 300
+    print_table(("GROUP", "LAG", "MEMBER"), [("[/]x", 5, member), ("[red]y", 1200, "-"), ("a\n\x1b[2J", 0, "é")], numbers=("LAG",))
+    assert capsys.readouterr().out.splitlines() == [
+        "GROUP        LAG  MEMBER",
+        f"[/]x           5  {member}",
+        "[red]y      1200  -",
+        "a\\n\\x1b[2J     0  é",
+    ]
 
 
 def test_sizes_and_pairs():
