@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from headrace.cli.up import main as up
 
         sys.exit(up(words[1:]))
-    if words and words[0] in ("version", "--version"):
+    if words in (["version"], ["--version"]):
         from headrace import __version__
 
         print(f"headrace {__version__}")

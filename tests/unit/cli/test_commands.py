@@ -14,6 +14,7 @@ from headrace import __version__
 from headrace.cli import doctor
 from headrace.cli.app import run
 from headrace.cli.doctor import Verdict
+from headrace.cli.main import main
 from headrace.cli.output import pairs, print_table, size_text
 from headrace.client.cluster import Broker
 from headrace.client.errors import ClientError
@@ -135,6 +136,14 @@ def test_help_names_every_command(command):
 def test_version(words):
     done = subprocess.run([sys.executable, "-m", "headrace", *words], capture_output=True, text=True, check=True)
     assert done.stdout == f"headrace {__version__}\n"
+
+
+def test_version_takes_no_other_words(command):
+    with pytest.raises(SystemExit) as stop:
+        main(["version", "--jsn"])
+    assert stop.value.code == 2
+    code, out, _ = command("version", "--help")
+    assert code == 0 and "Print the version." in out
 
 
 def test_a_reader_that_stops_early_causes_no_noise(tmp_path):
