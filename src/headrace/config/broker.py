@@ -6,7 +6,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from .listeners import Listener, check_ports, parse_listeners, parse_protocol_map
+from .listeners import Listener, check_ports, parse_listeners, parse_protocol_map, without_brackets
 from .options import ConfigError, Option, Value
 from .table import broker_options, topic_options
 from .topic import LogConfig, check_compaction_lags, log_config, suggestion
@@ -223,14 +223,12 @@ class BrokerConfig:
         found: dict[int, tuple[str, int]] = {}
         for item in self["controller.quorum.voters"]:
             node, _, address = item.partition("@")
-            host, _, port = address.rpartition(":")
-            found[int(node)] = (host.removeprefix("[").removesuffix("]"), int(port))
+            found[int(node)] = _host_and_port(address)
         return found
 
     @cached_property
     def quorum_bootstrap_servers(self) -> list[tuple[str, int]]:
-        pairs = (item.strip().rpartition(":") for item in self["controller.quorum.bootstrap.servers"])
-        return [(host.removeprefix("[").removesuffix("]"), int(port)) for host, _, port in pairs]
+        return [_host_and_port(item.strip()) for item in self["controller.quorum.bootstrap.servers"]]
 
     @cached_property
     def max_connections_per_ip_overrides(self) -> dict[str, int]:
@@ -242,7 +240,7 @@ class BrokerConfig:
             host, _, count = item.rpartition(":")
             if not host or not count.strip().isdecimal():
                 raise ConfigError(f"max.connections.per.ip.overrides: {item!r} is not host:count")
-            found[host.strip().removeprefix("[").removesuffix("]")] = int(count)
+            found[without_brackets(host.strip())] = int(count)
         return found
 
     @cached_property
@@ -361,6 +359,12 @@ class BrokerConfig:
                 raise ConfigError("listeners: a node that is only a broker cannot have a controller listener")
         if "broker" in self.roles and not names - controllers:
             raise ConfigError("listeners: none is left for clients; all are in controller.listener.names")
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    """Of `host:port`, which the option table has checked."""
+    host, _, port = address.rpartition(":")
+    return without_brackets(host), int(port)
 
 
 def _join_ids(raw: dict[str, str], sources: dict[str, Source]) -> None:

@@ -49,8 +49,13 @@ def parse_listeners(option: str, items: Iterable[str], protocols: Mapping[str, s
             raise ConfigError(f"{option}: listener {name} has no entry in listener.security.protocol.map")
         if any(listener.name == name for listener in found):
             raise ConfigError(f"{option}: the listener name {name} is used twice")
-        found.append(Listener(name, host.removeprefix("[").removesuffix("]"), int(port), protocols[name]))
+        found.append(Listener(name, without_brackets(host), int(port), protocols[name]))
     return tuple(found)
+
+
+def without_brackets(host: str) -> str:
+    """Only in front of a port is an IPv6 address written in brackets."""
+    return host.removeprefix("[").removesuffix("]")
 
 
 def check_ports(listeners: Iterable[Listener]) -> None:
