@@ -12,13 +12,45 @@ from headrace.metadata.delta import Delta
 from headrace.metadata.image import Image
 from headrace.metadata.outcome import Outcome
 from headrace.metadata.records import Record
+from headrace.protocol.api import ApiKey
 
 Listener = Callable[[Delta, Image], None]
 """Called on the loop for each committed batch, in commit order, with what changed and the image after it."""
 
+LeadershipListener = Callable[[int, int, bool], None]
+"""Called on the loop with (leader id, leader epoch, whether this node is the active controller) when any changes."""
+
+Address = tuple[str, int]
+
 
 class Quorum(Protocol):
     """A place that orders metadata records, keeps them safe, and tells everybody."""
+
+    node_id: int
+    on_failure: Callable[[Exception], None] | None
+
+    @property
+    def leader_id(self) -> int:
+        """-1 while nobody is known to lead."""
+        ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this node has a vote, in the log directory that it runs on."""
+        ...
+
+    @property
+    def is_active(self) -> bool:
+        """This node leads, and all that earlier leaders wrote is committed and in `image`: it may decide."""
+        ...
+
+    @property
+    def kraft_version(self) -> int:
+        """1 when the voters are in the log, 0 when they are in the configuration."""
+        ...
 
     @property
     def image(self) -> Image:
@@ -27,7 +59,7 @@ class Quorum(Protocol):
 
     @property
     def tip(self) -> Image:
-        """After the last record written, committed or not: what the next decision must be based on."""
+        """After the last record written, committed or not: what the next decision must be based on. The leader's."""
         ...
 
     @property
@@ -36,7 +68,11 @@ class Quorum(Protocol):
         ...
 
     def append(self, records: Sequence[Record]) -> Awaitable[int]:
-        """Write one atomic batch; resolves to its first offset once it is committed and `image` has it."""
+        """Write one atomic batch; resolves to its first offset once it is committed and `image` has it.
+
+        Raises NOT_CONTROLLER where this node does not lead, also later, when it ceases to before the commit: then the
+        records may or may not become part of the log.
+        """
         ...
 
     def write(self, decide: Callable[[Image], Outcome[Any]]) -> Awaitable[Any]:
@@ -45,6 +81,55 @@ class Quorum(Protocol):
 
     def listen(self, listener: Listener) -> None: ...
 
+    def on_leadership(self, listener: LeadershipListener) -> None: ...
+
+    def controller_address(self) -> tuple[int, str, int] | None:
+        """(node id, host, port) of the leader's controller listener; None while nobody is known to lead."""
+        ...
+
+    def peer_gone(self, node_id: int) -> None:
+        """That node's process is known to be dead: a follower of it need not wait for its silence to become long."""
+        ...
+
+    def serve(self, key: ApiKey, request: Any, version: int, peer: str) -> Awaitable[Any]:
+        """Answer one of the quorum's own requests; `peer` is whoever sent it, for messages to people."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def maintain(self) -> None: ...
+
+    async def close(self) -> None: ...
+
 
 class QuorumError(Exception):
     """Why this node cannot take part: one line that says what is wrong and, where there is a way, what to do."""
+
+
+class PeerError(Exception):
+    """A request to another node got no answer. `refused`: there is no process at that address."""
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+class Network(Protocol):
+    """How a quorum talks to other nodes. Requests on one lane are answered in order; lanes do not wait for each other."""
+
+    async def request(
+        self,
+        address: Address,
+        key: ApiKey,
+        body: Any,
+        *,
+        timeout_s: float,
+        lane: str = "control",
+        version_max: int | None = None,
+    ) -> Any:
+        """The answer's message. Raises PeerError."""
+        ...
+
+    def drop(self, address: Address, lane: str = "control") -> None:
+        """Close a lane, and with it whatever waits on it."""
+        ...

@@ -19,7 +19,8 @@ from headrace.metadata.loader import Loader
 from headrace.metadata.outcome import Outcome
 from headrace.metadata.records import Record, encode_record
 from headrace.protocol import messages as m
-from headrace.quorum import Listener, QuorumError
+from headrace.protocol.api import ApiKey
+from headrace.quorum import Address, LeadershipListener, Listener, Network, QuorumError
 from headrace.quorum.cleaning import SnapshotKeeper, SnapshotLimits
 from headrace.quorum.folder import Identity, Layout, read_bootstrap
 from headrace.quorum.loading import Loaded, load
@@ -38,12 +39,24 @@ RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class KraftOptions(NamedTuple):
-    """The metadata.* options, and who has a vote where the log does not say (kraft.version 0)."""
+    """The metadata.* and controller.quorum.* options, and whether this node is a controller at all."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 604_800_000
     limits: SnapshotLimits = SnapshotLimits()
     static_voters: tuple[Voter, ...] = ()
+    """Who has a vote where the log does not say (kraft.version 0)."""
+    is_controller: bool = True
+    """False for a node that only follows: it never votes, whatever the voters say."""
+    bootstrap_servers: tuple[Address, ...] = ()
+    """Where to ask who leads, while no voters are known or none of them answers."""
+    election_timeout_ms: int = 1000
+    fetch_timeout_ms: int = 2000
+    election_backoff_ms_max: int = 1000
+    request_timeout_ms: int = 2000
+    retry_backoff_ms: int = 20
+    auto_join: bool = False
+    """controller.quorum.auto.join.enable: a controller without a vote asks for one."""
 
 
 class VoterFacts(NamedTuple):
@@ -86,6 +99,8 @@ class KraftQuorum:
         options: KraftOptions,
         clock: Clock,
         run_in_thread: RunInThread,
+        network: Network | None = None,
+        randrange: Callable[[int], int] | None = None,
     ) -> None:
         self.identity = identity
         self.node_id = identity.node_id
@@ -105,6 +120,8 @@ class KraftQuorum:
         self._clock = clock
         self._run_in_thread = run_in_thread
         self._listeners: list[Listener] = []
+        self._leadership_listeners: list[LeadershipListener] = []
+        self._active = False
         self._pending: deque[_Pending] = deque()
         self._syncing: asyncio.Task[None] | None = None
         self._closed = False
@@ -138,6 +155,21 @@ class KraftQuorum:
         """With one voter, what is durable is committed."""
         return self.log.durable_end
 
+    @property
+    def is_voter(self) -> bool:
+        return any(voter.id == self.node_id for voter in self.voters)
+
+    @property
+    def is_active(self) -> bool:
+        return self._active and self.failed is None and not self._closed
+
+    def controller_address(self) -> tuple[int, str, int] | None:
+        for voter in self.voters:
+            if voter.id == self.leader_id and voter.endpoints:
+                _, host, port = voter.endpoints[0]
+                return voter.id, host, port
+        return None
+
     def facts(self) -> QuorumFacts:
         voters = tuple(
             VoterFacts(v.id, v.directory_id, self.log.end_offset if v.id == self.node_id else -1, v.endpoints)
@@ -148,6 +180,20 @@ class KraftQuorum:
     def listen(self, listener: Listener) -> None:
         """From the next commit on. What is committed already is in `image`."""
         self._listeners.append(listener)
+
+    def on_leadership(self, listener: LeadershipListener) -> None:
+        """From the next change on. What is known already: `leader_id`, `leader_epoch`, `is_active`."""
+        self._leadership_listeners.append(listener)
+
+    def _leadership_changed(self) -> None:
+        for listener in self._leadership_listeners:
+            listener(self.leader_id, self.leader_epoch, self.is_active)
+
+    def peer_gone(self, node_id: int) -> None:
+        """With one voter there is nobody to wait for."""
+
+    async def serve(self, key: ApiKey, request: Any, version: int, peer: str) -> Any:
+        raise KafkaError(Err.UNSUPPORTED_VERSION, f"{key.name} is not served by a quorum of one")
 
     # --- becoming leader ----------------------------------------------------------------------------------------------
 
@@ -160,11 +206,14 @@ class KraftQuorum:
             lambda: write_state(self._disk, self.log.path, state, self.kraft_version, voter_ids)
         )
         self.leader_epoch, self.leader_id = epoch, self.node_id
+        self._leadership_changed()
         committed = self._append_control(self._first_control_records())
         records = self._first_records()
         if records:
             committed = self.append(records)
         await committed
+        self._active = True
+        self._leadership_changed()
 
     def _first_control_records(self) -> list[tuple[ControlType, Any]]:
         voters = [m.LeaderChangeMessage.Voter(voter_id=voter.id) for voter in self.voters]
@@ -306,6 +355,7 @@ class KraftQuorum:
             return
         self.failed = error
         self.leader_id = -1
+        self._active = False
         self._loader = Loader(self._image)
         refusal = KafkaError(Err.KAFKA_STORAGE_ERROR, f"the metadata log has failed: {error}")
         while self._pending:
@@ -313,6 +363,7 @@ class KraftQuorum:
             if not done.done():
                 done.set_exception(refusal)
                 done.exception()  # whoever waits gets it; that nobody does is no error of its own
+        self._leadership_changed()
         if self.on_failure is not None:
             self.on_failure(error)
 
@@ -342,6 +393,8 @@ def open_quorum(
     options: KraftOptions,
     clock: Clock,
     run_in_thread: RunInThread,
+    network: Network | None = None,
+    randrange: Callable[[int], int] | None = None,
 ) -> KraftQuorum:
     """Load what is on the disk. Blocking; raises QuorumError with one line for a person when it cannot be used."""
     folder = f"{layout.metadata_log_dir}/{METADATA_FOLDER}"
@@ -352,7 +405,7 @@ def open_quorum(
     except QuorumError:
         loaded.log.abandon()
         raise
-    return KraftQuorum(disk, identity, layout, loaded, options, clock, run_in_thread)
+    return KraftQuorum(disk, identity, layout, loaded, options, clock, run_in_thread, network, randrange)
 
 
 def _check_voters(voters: tuple[Voter, ...], identity: Identity, layout: Layout, kraft_version: int) -> None:
