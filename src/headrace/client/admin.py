@@ -297,8 +297,7 @@ class Admin:
     async def list_offsets(
         self, topic: str, wanted: Mapping[int, int] | None = None, *, read_committed: bool = False
     ) -> dict[int, FoundOffset]:
-        """partition -> timestamp (or NO_TOPIC = "there is no topic of this name"
-LATEST, EARLIEST, MAX_TIMESTAMP): the first offset at or after it.
+        """partition -> timestamp (or LATEST, EARLIEST, MAX_TIMESTAMP): the first offset at or after it.
 
         Without `wanted`, the end offset of every partition.
         """
