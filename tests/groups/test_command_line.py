@@ -26,6 +26,7 @@ class Shell:
     def __init__(self, bootstrap: str, capsys: pytest.CaptureFixture[str]) -> None:
         self.bootstrap = bootstrap
         self._capsys = capsys
+        self.out = ""
 
     def __call__(self, *words: str, fails: bool = False) -> str:
         self._capsys.readouterr()
@@ -38,6 +39,7 @@ class Shell:
         assert (code != 0) is fails, said
         if fails:
             assert said.err.count("\n") == 1, "one line says what is wrong"
+        self.out = said.out
         return said.err if fails else said.out
 
     def json(self, *words: str) -> Any:
@@ -94,6 +96,12 @@ def test_a_group_with_members(shell: Shell, topic: str, protocol: str) -> None:
         consumer.close()
     shell("delete", group)
     assert "no group of this name" in shell("describe", group, fails=True)
+
+
+def test_one_group_that_is_not_there_does_not_hide_the_others(shell: Shell, topic: str) -> None:
+    shell("reset-offsets", f"here-{topic}", "--topic", topic, "--to-offset", "7", "--execute")
+    assert "'nowhere'" in shell("describe", "nowhere", f"here-{topic}", fails=True)
+    assert f"here-{topic}" in shell.out
 
 
 def test_every_way_of_resetting(shell: Shell, topic: str, tmp_path: Path) -> None:

@@ -64,25 +64,34 @@ def describe(
 ) -> None:
     """Show a group's state and, partition by partition, its offsets and its lag in records and in seconds."""
 
+    missing: list[RequestFailed] = []
+
     async def work(admin: Admin) -> list[tuple[Group, list[Lag]]]:
         groups = Groups(admin)
         found = []
         for name in names:
-            group = await groups.describe(name)
+            try:
+                group = await groups.describe(name)
+            except RequestFailed as error:
+                missing.append(error)  # the others are described all the same
+                continue
             assigned = {at for member in group.members for at in member.assignment}
             found.append((group, await groups.lag(name, assigned, now_ms=_now_ms())))
         return found
 
     found = with_admin(bootstrap, work)
     if as_json:
-        print_json([_as_json(group, lags) for group, lags in found])
-        return
-    for position, (group, lags) in enumerate(found):
-        if position:
-            print()
-        _print_group(group, lags)
-        if members:
-            _print_members(group)
+        if found or not missing:
+            print_json([_as_json(group, lags) for group, lags in found])
+    else:
+        for position, (group, lags) in enumerate(found):
+            if position:
+                print()
+            _print_group(group, lags)
+            if members:
+                _print_members(group)
+    if missing:
+        raise ClientError("; ".join(map(str, missing)))
 
 
 def _as_json(group: Group, lags: list[Lag]) -> dict[str, Any]:
