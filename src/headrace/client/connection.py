@@ -188,6 +188,16 @@ class Connection:
         version = self.version_of(key, version_max)
         return await self._exchange(API[key], version, body, timeout_s)
 
+    async def post(self, key: ApiKey, body: Any, *, version_max: int | None = None) -> "asyncio.Future[Any]":
+        """Send `body` and return the answer to come: for who must know in which order requests left.
+
+        The caller sets the time limit, and closes the connection when it has passed.
+        """
+        api, answer = API[key], asyncio.get_running_loop().create_future()
+        version = self.version_of(key, version_max)
+        await self._write(api, version, self._take_id(), body, _Waiting(api, version, answer))
+        return answer
+
     async def send(self, key: ApiKey, body: Any, *, version_max: int | None = None) -> None:
         """Send what has no answer: Produce with acks=0."""
         await self._write(API[key], self.version_of(key, version_max), self._take_id(), body)

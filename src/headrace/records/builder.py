@@ -34,6 +34,8 @@ _CRC = Struct(">I")
 _ATTRIBUTES = Struct(">h")
 _TIMESTAMP = Struct(">q")
 _MAX_TIMESTAMP_AT = 35
+_PRODUCER = Struct(">qhi")
+_PRODUCER_AT = 43
 _NO_HEADERS: Headers = ()
 
 
@@ -327,3 +329,10 @@ def set_max_timestamp(
     _TIMESTAMP.pack_into(buf, pos + _MAX_TIMESTAMP_AT, max_timestamp)
     with memoryview(buf) as view:
         _CRC.pack_into(buf, pos + CRC_AT, crc32c(view[pos + CRC_FROM : pos + header.size]))
+
+
+def set_producer(batch: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    """Give a whole batch its producer and sequence in place, and the CRC that covers them."""
+    _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    with memoryview(batch) as view:
+        _CRC.pack_into(batch, CRC_AT, crc32c(view[CRC_FROM:]))
