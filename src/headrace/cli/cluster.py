@@ -1,0 +1,269 @@
+"""`headrace cluster`: status, elect, forget; moving replicas is in `cluster_moves`, the quorum in `cluster_quorum`.
+
+All of it goes through requests that Kafka serves to clients, so it works against Apache Kafka too.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import typer
+
+from headrace.cli import cluster_moves, cluster_quorum
+from headrace.cli.cluster_quorum import quorum_facts
+from headrace.cli.output import BOOTSTRAP, JSON, print_json, print_table, size_text, with_admin
+from headrace.client.admin import Admin, Resource
+from headrace.client.cluster import Partition, Topic
+from headrace.client.errors import ClientError, RequestFailed
+from headrace.client.operations import ClusterBroker, Operations, Quorum, TopicPartition
+
+app = typer.Typer(help="Look at a cluster, move its replicas, elect leaders, change its quorum.", no_args_is_help=True)
+app.add_typer(cluster_quorum.app, name="quorum")
+app.command("reassign")(cluster_moves.reassign)
+app.command("drain")(cluster_moves.drain)
+app.command("balance")(cluster_moves.balance)
+
+SHOWN_MAX = 20
+"""Partitions in trouble that are named one by one."""
+
+
+# -- status
+
+
+@app.command("status")
+def status(
+    check: bool = typer.Option(False, "--check", help="Exit with code 1 unless everything is up and in sync."),
+    bootstrap: str = BOOTSTRAP,
+    as_json: bool = JSON,
+) -> None:
+    """Show brokers, leaders and replicas, what is under-replicated or offline, and the quorum."""
+    facts = with_admin(bootstrap, look)
+    if as_json:
+        print_json(facts)
+    else:
+        _print_status(facts)
+    if check and not facts["healthy"]:
+        raise typer.Exit(1)
+
+
+async def look(admin: Admin) -> dict[str, Any]:
+    """Everything that `status` shows."""
+    operations = Operations(admin)
+    brokers, topics = await asyncio.gather(operations.brokers(), operations.topics())
+    quorum: Quorum | None = None
+    try:
+        quorum = await operations.quorum()
+    except ClientError as error:
+        # A broker may be asked while the controllers have lost their majority: then this is what to show.
+        trouble = str(error)
+    sizes = await operations.replica_bytes(broker.node_id for broker in brokers if not broker.is_fenced)
+    moves = [] if quorum is None else await operations.moves()
+    least = await _least_in_sync(admin, topics)
+    partitions = [(topic.name, p) for topic in topics for p in topic.partitions.values()]
+    behind = [(name, p) for name, p in partitions if p.leader >= 0 and len(p.isr) < len(p.replicas)]
+    offline = [(name, p) for name, p in partitions if p.leader < 0]
+    return {
+        "cluster_id": admin.cluster.cluster_id,
+        "controller": quorum.leader_id if quorum is not None else None,
+        "brokers": _broker_rows(brokers, partitions, sizes),
+        "partitions": len(partitions),
+        "under_replicated": [_partition_row(name, p) for name, p in behind],
+        "below_min_in_sync": [_partition_row(name, p) for name, p in behind if len(p.isr) < least.get(name, 1)],
+        "offline": [_partition_row(name, p) for name, p in offline],
+        "moving": len(moves),
+        "quorum": quorum_facts(quorum) if quorum is not None else {"error": trouble},
+        "healthy": not behind and not offline and quorum is not None and not any(b.is_fenced for b in brokers),
+    }
+
+
+async def _least_in_sync(admin: Admin, topics: Iterable[Topic]) -> dict[str, int]:
+    """min.insync.replicas of the topics for which it matters now."""
+    found = {}
+    for topic in topics:
+        if any(len(p.isr) < len(p.replicas) for p in topic.partitions.values()):
+            try:
+                (entry,) = await admin.describe_configs(Resource.TOPIC, topic.name, ["min.insync.replicas"])
+            except (RequestFailed, ValueError):
+                continue
+            found[topic.name] = int(entry.value or 1)
+    return found
+
+
+def _broker_rows(
+    brokers: list[ClusterBroker], partitions: list[tuple[str, Partition]], sizes: dict[tuple[int, str, int], int]
+) -> list[dict[str, Any]]:
+    leads, holds, lacks = Counter[int](), Counter[int](), Counter[int]()
+    for _, p in partitions:
+        leads[p.leader] += 1
+        holds.update(p.replicas)
+        lacks.update(set(p.replicas) - set(p.isr))
+    space = Counter[int]()
+    for (node, _, _), size in sizes.items():
+        space[node] += size
+    known = {broker.node_id for broker in brokers}
+    rows: list[dict[str, Any]] = [
+        {
+            "id": b.node_id,
+            "address": b.address if b.port > 0 else None,
+            "rack": b.rack,
+            "state": "fenced" if b.is_fenced else "up",
+            "leads": leads[b.node_id],
+            "replicas": holds[b.node_id],
+            "not_in_sync": lacks[b.node_id],
+            "size_bytes": space[b.node_id] if not b.is_fenced else None,
+        }
+        for b in brokers
+    ]
+    for node in sorted(set(holds) - known):
+        # Clusters that do not tell of fenced brokers still name them as replicas.
+        gone = {"id": node, "address": None, "rack": None, "state": "down", "leads": 0}
+        rows.append({**gone, "replicas": holds[node], "not_in_sync": lacks[node], "size_bytes": None})
+    return rows
+
+
+def _partition_row(name: str, p: Partition) -> dict[str, Any]:
+    return {"topic": name, "partition": p.index, "leader": p.leader, "replicas": list(p.replicas), "in_sync": list(p.isr)}
+
+
+def _print_status(facts: dict[str, Any]) -> None:
+    controller = "no controller" if facts["controller"] is None else f"controller {facts['controller']}"
+    print(f"cluster {facts['cluster_id']}  {controller}")
+    rows = [
+        (
+            b["id"],
+            b["address"] or "-",
+            b["rack"] or "-",
+            b["state"],
+            b["leads"],
+            b["replicas"],
+            b["not_in_sync"],
+            "-" if b["size_bytes"] is None else size_text(b["size_bytes"]),
+        )
+        for b in facts["brokers"]
+    ]
+    numbers = ("BROKER", "LEADS", "REPLICAS", "NOT IN SYNC", "SIZE")
+    print_table(("BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "REPLICAS", "NOT IN SYNC", "SIZE"), rows, numbers=numbers)
+    print(
+        f"{facts['partitions']} partitions: {len(facts['under_replicated'])} under-replicated, "
+        f"{len(facts['below_min_in_sync'])} below min.insync.replicas, {len(facts['offline'])} offline, {facts['moving']} moving"
+    )
+    _print_partitions("offline", facts["offline"])
+    _print_partitions("not writable with acks=all", facts["below_min_in_sync"])
+    _print_partitions("under-replicated", facts["under_replicated"])
+    quorum = facts["quorum"]
+    if "error" in quorum:
+        print(f"quorum: {quorum['error']}")
+        return
+    lags = ", ".join(f"{v['id']}{cluster_quorum.lag_text(v)}" for v in quorum["voters"])
+    print(f"quorum: node {quorum['leader']} leads epoch {quorum['epoch']}; voters {lags}; {len(quorum['observers'])} observers")
+
+
+def _print_partitions(what: str, rows: list[dict[str, Any]]) -> None:
+    for row in rows[:SHOWN_MAX]:
+        leader = "none" if row["leader"] < 0 else row["leader"]
+        print(
+            f"  {what}: {row['topic']}-{row['partition']}  leader {leader}, "
+            f"replicas {_nodes(row['replicas'])}, in sync {_nodes(row['in_sync']) or 'none'}"
+        )
+    if len(rows) > SHOWN_MAX:
+        print(f"  ... and {len(rows) - SHOWN_MAX} more {what}")
+
+
+def _nodes(nodes: Iterable[int]) -> str:
+    return ",".join(map(str, nodes))
+
+
+# -- elect
+
+
+@app.command("elect")
+def elect(
+    partitions: list[str] = typer.Argument(
+        None, metavar="[TOPIC[:PARTITION]...]", help="What to elect leaders for; everything if not given.", show_default=False
+    ),
+    unclean: bool = typer.Option(
+        False, "--unclean", help="Elect a replica that is not in sync where there is no other. Acknowledged records may be lost."
+    ),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
+    bootstrap: str = BOOTSTRAP,
+    as_json: bool = JSON,
+) -> None:
+    """Give the lead back to preferred replicas, or, where all in-sync ones are lost, to any that is left."""
+
+    async def find(admin: Admin) -> list[TopicPartition] | None:
+        return await _chosen(admin, partitions or [], only_leaderless=unclean)
+
+    chosen = with_admin(bootstrap, find)
+    if unclean:
+        if not chosen:
+            print("every partition has a leader: there is nothing to elect")
+            return
+        names = ", ".join(f"{topic}-{index}" for topic, index in chosen[:SHOWN_MAX])
+        more = f" and {len(chosen) - SHOWN_MAX} more" if len(chosen) > SHOWN_MAX else ""
+        print(f"An unclean election of {names}{more} may lose records that were acknowledged.")
+        if not yes and not typer.confirm("Go on?"):
+            raise typer.Exit(1)
+    results = with_admin(bootstrap, lambda admin: Operations(admin).elect(chosen, unclean=unclean))
+    if as_json:
+        print_json(
+            [
+                {"topic": topic, "partition": index, "elected": failed is None, "error": None if failed is None else failed.error.name}
+                for (topic, index), failed in sorted(results.items())
+            ]
+        )
+    else:
+        elected = sum(failed is None for failed in results.values())
+        print(f"{elected} new leader{'s' if elected != 1 else ''}")
+        for failed in results.values():
+            if failed is not None:
+                print(f"  {failed}")
+    if any(failed is not None for failed in results.values()):
+        raise typer.Exit(1)
+
+
+async def _chosen(admin: Admin, words: list[str], *, only_leaderless: bool) -> list[TopicPartition] | None:
+    """What the user named; None for everything."""
+    if not words and not only_leaderless:
+        return None
+    topics = {topic.name: topic for topic in await Operations(admin).topics()}
+    found: dict[TopicPartition, None] = {}
+    for word in words or list(topics):
+        name, index = split_partition(word)
+        topic = topics.get(name)
+        if topic is None or (index is not None and index not in topic.partitions):
+            raise ClientError(f"there is no {'topic' if topic is None else 'partition'} {word!r}")
+        found.update(((name, i), None) for i in (topic.partitions if index is None else [index]))
+    return [(t, i) for t, i in found if not only_leaderless or topics[t].partitions[i].leader < 0]
+
+
+def split_partition(word: str) -> tuple[str, int | None]:
+    """`orders:3` or `orders`."""
+    name, colon, index = word.rpartition(":")
+    if not colon:
+        return word, None
+    if not index.isdecimal():
+        raise ClientError(f"{word!r}: write TOPIC or TOPIC:PARTITION, such as orders:3")
+    return name, int(index)
+
+
+# -- forget
+
+
+@app.command("forget")
+def forget(
+    node: int = typer.Argument(..., metavar="BROKER", help="The broker's number.", show_default=False), bootstrap: str = BOOTSTRAP
+) -> None:
+    """Unregister a broker that will not come back. Drain it first."""
+
+    async def work(admin: Admin) -> None:
+        operations = Operations(admin)
+        holding = [t.name for t in await operations.topics() for p in t.partitions.values() if node in p.replicas]
+        if holding:
+            raise ClientError(f"broker {node} holds {len(holding)} replicas: run `headrace cluster drain {node}` first")
+        if any(b.node_id == node and not b.is_fenced for b in await operations.brokers()):
+            raise ClientError(f"broker {node} is up and would register again: stop it first")
+        await operations.unregister(node)
+
+    with_admin(bootstrap, work)
+    print(f"broker {node} is forgotten")
