@@ -1,0 +1,85 @@
+"""One way to a Spark session: Java provided, logging quiet, defaults that suit streams; any master by its address."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.spark.java import provide_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # A batch that holds nothing new is no event worth writing a checkpoint for.
+    "spark.sql.streaming.noDataProgressEventInterval": "2000",
+    "spark.sql.streaming.stopTimeout": "30000",
+}
+LOCAL_DEFAULTS = {
+    # The two hundred that Spark splits a shuffle into by default cost seconds per batch on one machine.
+    "spark.sql.shuffle.partitions": "4",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def spark_session(
+    master: str = "local[*]",
+    app_name: str = "headrace",
+    conf: Mapping[str, str] | None = None,
+    *,
+    log_file: Path | None = None,
+    train: bool = True,
+) -> "SparkSession":
+    """A session on `local[*]`, `spark://host:7077`, `yarn`, `k8s://...` or, by Connect, `sc://host:15002`.
+
+    Settings in `conf` win over the defaults above. Spark's log goes to `log_file` where one is given, errors to stderr.
+    With `train`, the first session on a machine starts making the JVM's class cache in the background.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise ExtraMissing("PySpark is not installed: pip install 'headrace[spark]'") from None
+    if is_connect(master):
+        builder = SparkSession.builder.remote(master).appName(app_name)
+        for name, value in (conf or {}).items():
+            builder = builder.config(name, value)
+        return builder.getOrCreate()
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        provide_java(train_in_background=train)
+    is_local = master.startswith("local")
+    if is_local:
+        # Workers run this very interpreter, whatever `python3` is on the PATH; on a cluster that is its owner's choice.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = DEFAULTS | (LOCAL_DEFAULTS if is_local else {}) | dict(conf or {})
+    settings["spark.driver.extraJavaOptions"] = " ".join(
+        [*_log_options(log_file), settings.get("spark.driver.extraJavaOptions", "")]
+    ).strip()
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+class ExtraMissing(RuntimeError):
+    """The spark extra is not installed."""
+
+
+def is_connect(master: str) -> bool:
+    return master.startswith("sc://")
+
+
+def _log_options(log_file: Path | None) -> list[str]:
+    options = [f"-Dlog4j2.configurationFile=file:{LOG_SETTINGS}"]
+    if log_file is not None:
+        options += [f"-Dheadrace.log.file={log_file}", "-Dheadrace.log.failures=warn"]
+    return options
