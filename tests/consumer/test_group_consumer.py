@@ -1,0 +1,250 @@
+"""The client's consumer against a broker of its own: sharing, handing over, crashing, resetting, restarting."""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from headrace.client.admin import Admin
+from headrace.client.errors import ClientError, RequestFailed
+from headrace.client.group_consumer import ConsumedRecord, GroupConsumer
+from headrace.client.groups import Groups
+from headrace.client.raw import produce
+from headrace.errors import Err
+from headrace.records.batch import BatchBuilder
+from headrace.testing.broker import TestBroker
+
+LIMIT_S = 30.0
+_numbers = itertools.count()
+
+
+class Topic:
+    """A topic of its own, filled with records that say where they are."""
+
+    def __init__(self, admin: Admin, name: str, partitions: int) -> None:
+        self.admin, self.name, self.partitions = admin, name, partitions
+        self.ends = [0] * partitions
+
+    async def fill(self, records: int) -> None:
+        for number in range(records):
+            index = number % self.partitions
+            builder = BatchBuilder()
+            builder.append(1_000 + number, b"key", b"%d-%d" % (index, self.ends[index]))
+            await produce(self.admin.cluster, self.name, index, builder.build())
+            self.ends[index] += 1
+
+    @property
+    def all(self) -> set[tuple[int, int]]:
+        return {(index, offset) for index, end in enumerate(self.ends) for offset in range(end)}
+
+
+def run(broker: TestBroker, work: Callable[[Topic], Awaitable[None]], partitions: int = 4) -> None:
+    async def with_topic() -> None:
+        async with asyncio.timeout(LIMIT_S), Admin(broker.bootstrap) as admin:
+            topic = Topic(admin, f"topic-{next(_numbers)}", partitions)
+            await admin.create_topic(topic.name, partitions, 1)
+            await work(topic)
+
+    asyncio.run(with_topic())
+
+
+def member(broker: TestBroker, topic: Topic, **options: Any) -> GroupConsumer:
+    options = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 50, **options}
+    return GroupConsumer(broker.bootstrap, group=f"group-{topic.name}", topics=[topic.name], **options)
+
+
+def places(records: list[ConsumedRecord]) -> list[tuple[int, int]]:
+    for record in records:
+        assert record.value == b"%d-%d" % (record.partition, record.offset)
+    return [(record.partition, record.offset) for record in records]
+
+
+async def read(consumer: GroupConsumer, count: int) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    while len(found) < count:
+        found += places(await consumer.poll(0.2))
+    return found
+
+
+async def settle(*consumers: GroupConsumer, shares: list[int]) -> list[tuple[int, int]]:
+    """Poll until the members have so many partitions each; returns what was read meanwhile."""
+    found: list[tuple[int, int]] = []
+    while sorted(len(one.assignment) for one in consumers) != shares:
+        for one in consumers:
+            found += places(await one.poll(0.05))
+    return found
+
+
+def test_one_member_reads_everything_in_order_and_commits_at_the_end(broker: TestBroker) -> None:
+    async def work(topic: Topic) -> None:
+        await topic.fill(40)
+        async with member(broker, topic) as consumer:
+            found = await read(consumer, 40)
+            assert set(found) == topic.all and len(found) == 40
+            for index in range(topic.partitions):
+                offsets = [offset for partition, offset in found if partition == index]
+                assert offsets == sorted(offsets)
+        committed = await Groups(topic.admin).committed(f"group-{topic.name}")
+        assert {index: row.offset for (_, index), row in committed.items()} == dict(enumerate(topic.ends))
+
+    run(broker, work)
+
+
+def test_members_share_and_hand_over_without_reading_twice(broker: TestBroker) -> None:
+    async def work(topic: Topic) -> None:
+        await topic.fill(20)
+        async with member(broker, topic) as first:
+            found = await read(first, 20)
+            async with member(broker, topic) as second:
+                found += await settle(first, second, shares=[2, 2])
+                assert not first.assignment & second.assignment
+                await topic.fill(20)
+                while len(found) < 40:
+                    found += places(await first.poll(0.05)) + places(await second.poll(0.05))
+            found += await settle(first, shares=[4])
+            await topic.fill(20)
+            found += await read(first, 20)
+        assert Counter(found) == Counter(topic.all)
+
+    run(broker, work)
+
+
+def test_groups_of_their_own_each_read_everything(broker: TestBroker) -> None:
+    async def work(topic: Topic) -> None:
+        await topic.fill(30)
+        options: dict[str, Any] = {"topics": topic.name, "auto_offset_reset": "earliest"}
+        for group in ("search", "audit"):
+            async with GroupConsumer(broker.bootstrap, group=f"{group}-{topic.name}", **options) as consumer:
+                assert set(await read(consumer, 30)) == topic.all
+
+    run(broker, work)
+
+
+def test_what_a_crashed_member_had_not_committed_comes_again(broker: TestBroker) -> None:
+    async def work(topic: Topic) -> None:
+        await topic.fill(20)
+        crashed = member(broker, topic, auto_commit_ms=None)
+        await crashed.__aenter__()
+        half = await read(crashed, 20)
+        await crashed.commit({(topic.name, 0): 3})
+        # Gone without a word: the group notices by its session timeout.
+        assert crashed._member._task is not None
+        crashed._member._task.cancel()
+        crashed._fetcher.close()
+        crashed.cluster.close()
+        async with member(broker, topic) as heir:
+            again = await read(heir, 17)
+        assert set(half) - set(again) == {(0, 0), (0, 1), (0, 2)}
+
+    run(broker, work)
+
+
+def test_a_member_that_does_not_poll_loses_its_partitions_and_may_come_back(broker: TestBroker) -> None:
+    async def work(topic: Topic) -> None:
+        await topic.fill(8)
+        lost: list[int] = []
+
+        async def on_lost(partitions: frozenset[tuple[str, int]]) -> None:
+            lost.append(len(partitions))
+
+        async with member(broker, topic, max_poll_interval_ms=1_000, on_lost=on_lost) as hung:
+            await read(hung, 8)
+            async with member(broker, topic) as other:
+                assert len(await read(other, 8)) == 8
+                await settle(hung, other, shares=[2, 2])
+        assert lost == [4] and hung.expulsions == 1
+
+    run(broker, work)
+
+
+def test_seek_goes_back_and_forth(broker: TestBroker) -> None:
+    async def work(topic: Topic) -> None:
+        await topic.fill(10)
+        async with member(broker, topic) as consumer:
+            await read(consumer, 10)
+            consumer.seek(topic.name, 0, 4)
+            assert await read(consumer, 6) == [(0, offset) for offset in range(4, 10)]
+            consumer.seek(topic.name, 0, 9)
+            assert await read(consumer, 1) == [(0, 9)] and consumer.position(topic.name, 0) == 10
+            assert consumer.lag() == 0
+            with pytest.raises(ClientError, match=r"topic-.*-3 is not assigned"):
+                consumer.seek(topic.name, 3, 0)
+
+    run(broker, work, partitions=1)
+
+
+def test_latest_begins_at_the_end_and_none_refuses(broker: TestBroker) -> None:
+    async def work(topic: Topic) -> None:
+        await topic.fill(5)
+        async with member(broker, topic, auto_offset_reset="latest") as consumer:
+            await settle(consumer, shares=[1])
+            await topic.fill(1)
+            assert await read(consumer, 1) == [(0, 5)]
+        async with GroupConsumer(broker.bootstrap, group="nowhere", topics=[topic.name], auto_offset_reset="none") as lost:
+            with pytest.raises(RequestFailed, match="no offset is committed") as refused:
+                await read(lost, 1)
+            assert refused.value.error is Err.OFFSET_OUT_OF_RANGE
+
+    run(broker, work, partitions=1)
+
+
+def test_max_records_is_kept_and_nothing_is_skipped(broker: TestBroker) -> None:
+    async def work(topic: Topic) -> None:
+        builder = BatchBuilder()
+        for offset in range(100):
+            builder.append(1, None, b"0-%d" % offset)
+        await produce(topic.admin.cluster, topic.name, 0, builder.build())
+        async with member(broker, topic) as consumer:
+            found: list[tuple[int, int]] = []
+            while len(found) < 100:
+                records = await consumer.poll(0.2, max_records=7)
+                assert len(records) <= 7
+                found += places(records)
+        assert found == [(0, offset) for offset in range(100)]
+
+    run(broker, work, partitions=1)
+
+
+def test_a_deleted_start_is_skipped_by_the_reset(broker: TestBroker) -> None:
+    async def work(topic: Topic) -> None:
+        await topic.fill(10)
+        async with member(broker, topic) as consumer:
+            await read(consumer, 10)
+            consumer.seek(topic.name, 0, 2)
+            await topic.admin.delete_records(topic.name, {0: 7})
+            assert (await read(consumer, 3))[-3:] == [(0, 7), (0, 8), (0, 9)]
+
+    run(broker, work, partitions=1)
+
+
+def test_a_killed_and_restarted_broker_is_only_a_pause() -> None:
+    async def work(broker: TestBroker) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            async with Admin(broker.bootstrap) as admin:
+                topic = Topic(admin, "through-a-kill", 4)
+                await admin.create_topic(topic.name, 4, 1)
+                await topic.fill(20)
+            async with member(broker, topic) as consumer:
+                found = await read(consumer, 20)
+                broker.kill()
+                assert await consumer.poll(0.3) == []
+                await asyncio.to_thread(broker.start)
+                async with Admin(broker.bootstrap) as topic.admin:
+                    await topic.fill(20)
+                    found += await read(consumer, 20)
+                await consumer.commit()
+                assert consumer.expulsions == 0
+            assert Counter(found) == Counter(topic.all)
+
+    with TestBroker(settings={"offsets.topic.num.partitions": "1"}) as broker:
+        asyncio.run(work(broker))
+
+
+def test_bad_options_are_refused_before_anything_is_sent() -> None:
+    with pytest.raises(ClientError, match="write earliest, latest or none"):
+        GroupConsumer(group="g", topics=["t"], auto_offset_reset="first")
+    with pytest.raises(ClientError, match="the name of a group and at least one topic"):
+        GroupConsumer(group="", topics=["t"])

@@ -1,0 +1,60 @@
+"""What a consumer sees of fetched batches: no control records, no aborted transactions, nothing below its position."""
+
+import pytest
+
+from headrace.client.group_fetch import Place, visible_records
+from headrace.errors import Err, KafkaError
+from headrace.records.batch import BatchBuilder
+from headrace.records.control import Marker, encode_marker
+
+
+def batch(base: int, count: int, producer_id: int = -1, *, transactional: bool = False) -> bytes:
+    numbers = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0} if producer_id >= 0 else {}
+    builder = BatchBuilder(base_offset=base, leader_epoch=3, transactional=transactional, **numbers)
+    for number in range(count):
+        builder.append(1, None, b"%d" % (base + number))
+    return builder.build()
+
+
+def marker(base: int, producer_id: int, committed: bool) -> bytes:
+    return encode_marker(Marker(committed, 0), producer_id=producer_id, producer_epoch=0, timestamp=1, base_offset=base)
+
+
+def offsets(records: bytes, position: int = 0, aborted: tuple[tuple[int, int], ...] = ()) -> list[int]:
+    found = list(visible_records(records, position, aborted))
+    assert all(epoch == 3 and record.value == b"%d" % record.offset for epoch, record in found)
+    return [record.offset for _, record in found]
+
+
+def test_records_below_the_position_are_passed_over():
+    assert offsets(batch(0, 5) + batch(5, 5), position=3) == list(range(3, 10))
+
+
+def test_a_batch_that_is_cut_off_is_left_for_the_next_fetch():
+    assert offsets(batch(0, 5) + batch(5, 5)[:-1]) == list(range(5))
+
+
+def test_an_aborted_transaction_is_not_seen_and_one_after_it_is():
+    log = batch(0, 2, 7, transactional=True) + batch(2, 2, 8, transactional=True) + marker(4, 7, committed=False)
+    log += batch(5, 2, 7, transactional=True) + marker(7, 7, committed=True) + marker(8, 8, committed=True) + batch(9, 1)
+    assert offsets(log, aborted=((7, 0),)) == [2, 3, 5, 6, 9]
+
+
+def test_a_transaction_aborted_later_hides_only_what_it_wrote():
+    log = batch(0, 2, 7, transactional=True) + marker(2, 7, committed=True) + batch(3, 2, 7, transactional=True)
+    assert offsets(log, aborted=((7, 3),)) == [0, 1]
+
+
+def test_damage_is_noticed():
+    damaged = bytearray(batch(0, 3))
+    damaged[-1] ^= 1
+    with pytest.raises(KafkaError) as found:
+        offsets(bytes(damaged))
+    assert found.value.error is Err.CORRUPT_MESSAGE
+
+
+def test_a_place_moves_over_what_nobody_sees():
+    place = Place(0)
+    place.waiting, place.waiting_end = visible_records(batch(0, 2) + marker(2, 7, committed=True), 0, ()), 3
+    assert [record.offset for record in place.take(1)] == [0] and place.position == 1
+    assert [record.offset for record in place.take(5)] == [1] and place.position == 3 and place.waiting is None
