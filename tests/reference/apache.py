@@ -12,6 +12,7 @@ import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -190,18 +191,25 @@ class ApacheKafka:
     def start(self) -> Self:
         if not (self.data / "meta.properties").exists():
             self.format()
+        self.launch()
+        self.wait_ready()
+        return self
+
+    def launch(self) -> None:
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
                 tool_command("kafka.Kafka", str(self.config_file), jvm=self.jvm, log_level="warn"),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
             )  # fmt: skip
+
+    def wait_ready(self) -> None:
+        assert self.process is not None, "not started"
         deadline = time.monotonic() + START_LIMIT_S
         while not answers_metadata(self.port):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.kill9()
                 raise RuntimeError(f"Apache Kafka did not start:\n{self.log_file.read_text()[-3000:]}")
             time.sleep(0.05)
-        return self
 
     def stop(self) -> None:
         """Clean shutdown, as `kill` does it."""
@@ -231,6 +239,78 @@ class ApacheKafka:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.kill9() if kind else self.stop()
+
+
+class ApacheCluster:
+    """Several combined nodes, ids from 1, in folders `node-1` and so on; voters of one quorum (kraft.version 1)."""
+
+    def __init__(
+        self,
+        folder: Path,
+        count: int = 3,
+        *,
+        properties: Mapping[str, object] | None = None,
+        jvm: Sequence[str] = QUICK_JVM,
+        format_args: Sequence[str] = (),
+    ) -> None:
+        self.cluster_id = random_cluster_id()
+        internal = {
+            f"{topic}.{what}": min(count, number)
+            for topic in ("transaction.state.log", "share.coordinator.state.topic")
+            for what, number in (("replication.factor", 3), ("min.isr", 2))
+        }
+        self.nodes: dict[int, ApacheKafka] = {}
+        for node in range(1, count + 1):
+            mine = {"default.replication.factor": min(count, 3), "offsets.topic.replication.factor": min(count, 3), **internal}
+            self.nodes[node] = ApacheKafka(
+                folder / f"node-{node}", node_id=node, properties=mine | dict(properties or {}), jvm=jvm, format_args=format_args
+            )
+        controllers = ",".join(f"127.0.0.1:{node.controller_port}" for node in self.nodes.values())
+        for node in self.nodes.values():
+            text = node.config_file.read_text()
+            lines = [line for line in text.splitlines() if not line.startswith("controller.quorum.bootstrap.servers=")]
+            node.config_file.write_text("\n".join([*lines, f"controller.quorum.bootstrap.servers={controllers}", ""]))
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.bootstrap for node in self.nodes.values())
+
+    @property
+    def pids(self) -> dict[int, int]:
+        return {number: node.pid for number, node in self.nodes.items()}
+
+    def format(self) -> None:
+        directories = {number: random_cluster_id() for number in self.nodes}
+        voters = ",".join(
+            f"{number}@127.0.0.1:{node.controller_port}:{directories[number]}" for number, node in self.nodes.items()
+        )
+
+        def one(node: ApacheKafka) -> None:
+            args = ["-t", self.cluster_id, "-c", str(node.config_file), "--initial-controllers", voters]
+            run_tool("kafka.tools.StorageTool", "format", *args, *node.format_args)
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(one, self.nodes.values()))
+
+    def start(self) -> Self:
+        if not all((node.data / "meta.properties").exists() for node in self.nodes.values()):
+            self.format()
+        for node in self.nodes.values():
+            node.launch()
+        for node in self.nodes.values():
+            node.wait_ready()
+        return self
+
+    def kill9(self) -> None:
+        for node in self.nodes.values():
+            node.kill9()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        # A clean stop of the last node waits minutes for a quorum that is gone.
+        self.kill9()
 
 
 # A new cluster with this feature writes min.insync.replicas into its dynamic configs by itself.

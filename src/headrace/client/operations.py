@@ -211,37 +211,21 @@ class Operations:
         for topic in leaders:
             replicas = {THROTTLED_LEADERS: ",".join(leaders[topic]), THROTTLED_FOLLOWERS: ",".join(followers[topic])}
             await self.admin.alter_configs(Resource.TOPIC, topic, set=replicas)
-        for node in sorted(involved):
-            await self._set_rates(node, dict.fromkeys(RATES, str(bytes_per_s)))
+        live = {broker.node_id for broker in await self.brokers() if not broker.is_fenced}
+        for node in sorted(involved & live):
+            await self.admin.alter_configs(Resource.BROKER, str(node), set=dict.fromkeys(RATES, str(bytes_per_s)))
 
     async def lift_throttle(self, topics: Iterable[str]) -> None:
         """Take back every throttle of these topics' replicas, and all brokers' rates."""
-        for node in [broker.node_id for broker in await self.brokers()]:
-            await self._set_rates(node, None)
+        for broker in await self.brokers():
+            if not broker.is_fenced:
+                await self.admin.alter_configs(Resource.BROKER, str(broker.node_id), unset=RATES)
         for topic in topics:
             try:
                 await self.admin.alter_configs(Resource.TOPIC, topic, unset=(THROTTLED_LEADERS, THROTTLED_FOLLOWERS))
             except RequestFailed as error:
                 if error.error is not Err.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
-
-    async def _set_rates(self, node_id: int, rates: Mapping[str, str] | None) -> None:
-        """Through any broker: one that is down still gets its configuration."""
-        kind = m.IncrementalAlterConfigsRequest
-        rows = [
-            kind.AlterableConfig(name=name, config_operation=1 if rates is None else 0, value=(rates or {}).get(name))
-            for name in RATES
-        ]
-        resource = kind.AlterConfigsResource(resource_type=Resource.BROKER, resource_name=str(node_id), configs=rows)
-
-        async def attempt() -> None:
-            answer: m.IncrementalAlterConfigsResponse = await self._cluster.to_controller(
-                ApiKey.INCREMENTAL_ALTER_CONFIGS, kind(resources=[resource])
-            )
-            got = only(answer.responses, "IncrementalAlterConfigs")
-            check(got.error_code, f"throttle of broker {node_id}", got.error_message)
-
-        await self._cluster.retrying(attempt)
 
     # -- leaders
 
