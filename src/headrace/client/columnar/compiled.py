@@ -1,0 +1,97 @@
+"""Record batches to Arrow through the compiled kernels: sizes the buffers, calls, wraps what came out."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.client.columnar import kernels
+from headrace.client.columnar.native import Native
+from headrace.client.columnar.rows import HEADERS_TYPE, Rows, header_names
+from headrace.client.columnar.walk import Body
+from headrace.records.reader import iter_raw
+
+SOURCE_BYTES_MAX = (1 << 31) - 1
+"""Positions are 32-bit numbers, as the offsets of an Arrow binary column are."""
+
+
+def decode(
+    native: Native, bodies: Sequence[Body], start_offset: int, end_offset: int, wanted: Collection[str]
+) -> Rows:
+    """The records with start_offset <= offset < end_offset; `wanted` of key, value and headers."""
+    source, table = _one_source(bodies)
+    rows_max = int(table[:, 5].sum())
+    src = np.frombuffer(source, np.uint8)
+    offsets: Any = np.empty(rows_max, np.int64)
+    timestamps: Any = np.empty(rows_max, np.int64)
+    places: Any = np.empty((6, rows_max), np.int32)
+    kept: Any = np.zeros(len(bodies), np.int64)
+    totals: Any = np.zeros(kernels.TOTALS, np.int64)
+    status = native.scan(
+        src.ctypes.data, table.ctypes.data, len(bodies), start_offset, end_offset,
+        offsets.ctypes.data, timestamps.ctypes.data, *(place.ctypes.data for place in places),
+        kept.ctypes.data, totals.ctypes.data,
+    )  # fmt: skip
+    if status:
+        body = bodies[status - 1]
+        for _ in iter_raw(bytes(body.data[body.start : body.end]), body.count):
+            # Raises, and says what is wrong with which record.
+            continue
+        raise AssertionError(f"the kernel refuses the batch at offset {body.base_offset}, the reader does not")
+    rows = int(totals[kernels.ROWS])
+    key_at, key_length, value_at, value_length, header_at, header_count = places
+    found = Rows(offsets[:rows], timestamps[:rows], kept.tolist())
+    if "key" in wanted:
+        found.key = _gather(native, src, key_at, key_length, rows, int(totals[kernels.KEY_BYTES]))
+    if "value" in wanted:
+        found.value = _gather(native, src, value_at, value_length, rows, int(totals[kernels.VALUE_BYTES]))
+    if "headers" in wanted:
+        found.headers = _headers(native, src, header_at, header_count, rows, totals)
+    return found
+
+
+def _one_source(bodies: Sequence[Body]) -> tuple[Any, Any]:
+    """One buffer that holds all bodies, and the kernel's table of them. No copy where they share one already."""
+    fields = [
+        (body.start, body.end, body.base_offset, body.base_timestamp, body.one_time, body.count) for body in bodies
+    ]
+    table = np.array(fields, np.int64).reshape(-1, kernels.BATCH_FIELDS)
+    if len(bodies) == 1 or all(body.in_place for body in bodies):
+        source = bodies[0].data
+    else:
+        source = b"".join([memoryview(body.data)[body.start : body.end] for body in bodies])
+        sizes = table[:, 1] - table[:, 0]
+        table[:, 1] = np.cumsum(sizes)
+        table[:, 0] = table[:, 1] - sizes
+    assert len(source) <= SOURCE_BYTES_MAX
+    return source, table
+
+
+def _gather(native: Native, src: Any, at: Any, length: Any, rows: int, size: int) -> Any:
+    offsets: Any = np.empty(rows + 1, np.int32)
+    data: Any = np.empty(size, np.uint8)
+    validity: Any = np.zeros((rows + 7) >> 3, np.uint8)
+    nulls = native.gather(
+        src.ctypes.data, at.ctypes.data, length.ctypes.data, rows,
+        offsets.ctypes.data, data.ctypes.data, validity.ctypes.data,
+    )  # fmt: skip
+    buffers = [pa.py_buffer(validity) if nulls else None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers, nulls)
+
+
+def _headers(native: Native, src: Any, at: Any, count: Any, rows: int, totals: Any) -> Any:
+    total = int(totals[kernels.HEADERS])
+    offsets: Any = np.empty(rows + 1, np.int32)
+    validity: Any = np.zeros((rows + 7) >> 3, np.uint8)
+    places: Any = np.empty((4, total), np.int32)
+    nulls = native.headers(
+        src.ctypes.data, at.ctypes.data, count.ctypes.data, rows,
+        offsets.ctypes.data, validity.ctypes.data, *(place.ctypes.data for place in places),
+    )  # fmt: skip
+    name_at, name_length, content_at, content_length = places
+    names = _gather(native, src, name_at, name_length, total, int(totals[kernels.HEADER_KEY_BYTES]))
+    contents = _gather(native, src, content_at, content_length, total, int(totals[kernels.HEADER_VALUE_BYTES]))
+    pairs = pa.StructArray.from_arrays([header_names(names), contents], fields=list(HEADERS_TYPE.value_type))
+    buffers = [pa.py_buffer(validity) if nulls else None, pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(HEADERS_TYPE, rows, buffers, nulls, children=[pairs])
