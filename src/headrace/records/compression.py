@@ -93,7 +93,7 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     # to mean the fast compressor, and any other level the slow one.
     own_level = 1 if level is None or level == 9 else min(max(level, 3), 12)
     compressor = cramjam.lz4.Compressor(level=own_level, content_checksum=False, block_linked=False)
-    compressor.compress(data)
+    compressor.compress(data if isinstance(data, bytes) else bytes(data))
     return bytes(compressor.finish())
 
 
