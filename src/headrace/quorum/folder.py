@@ -1,7 +1,8 @@
 """The log dirs of a node before anything runs on them: formatting new ones, recognising and checking formatted ones.
 
-A folder is formatted as Kafka's own storage tool does for one controller with kraft.version 1. `meta.properties` is
-written last: a folder that has it is complete, one that has none and no data may be formatted (again).
+A folder is formatted as Kafka's own storage tool does: for a controller of its own or for the first controllers of a
+cluster (kraft.version 1), or for a node that finds its controllers elsewhere. `meta.properties` is written last: a folder
+that has it is complete, one that has none and no data may be formatted (again).
 """
 
 from collections.abc import Callable, Sequence
@@ -66,10 +67,11 @@ def open_folders(
     uuid: Callable[[], bytes],
     now_ms: int,
     cluster_id: str | None = None,
+    voters: Sequence[Voter] | None = None,
 ) -> Identity:
     """Check this node's folders, formatting them first if they are new and the node is `standalone`.
 
-    A node of a cluster is never formatted here: an empty folder may be a disk that was lost, and a voter that has
+    `voters` are as in `format_folders`. A node of a cluster is never formatted here: an empty folder may be a disk that was lost, and a voter that has
     forgotten its votes must not vote again.
     """
     found = {path: _read(disk, path) for path in _all_dirs(layout)}
@@ -81,7 +83,7 @@ def open_folders(
                 f"{layout.metadata_log_dir} is not formatted: run `headrace format` with the same configuration or, if its disk was lost,"
                 " remove this node from the voters first"
             )
-        return format_folders(disk, layout, uuid=uuid, now_ms=now_ms, cluster_id=cluster_id)
+        return format_folders(disk, layout, uuid=uuid, now_ms=now_ms, cluster_id=cluster_id, voters=voters)
     identity = _verify(found, layout, cluster_id)
     return _complete(disk, found, identity, layout, uuid)
 
@@ -179,29 +181,51 @@ def _complete(
 
 
 def format_folders(
-    disk: Disk, layout: Layout, *, uuid: Callable[[], bytes], now_ms: int, cluster_id: str | None = None
+    disk: Disk,
+    layout: Layout,
+    *,
+    uuid: Callable[[], bytes],
+    now_ms: int,
+    cluster_id: str | None = None,
+    voters: Sequence[Voter] | None = None,
 ) -> Identity:
-    """Make this node the only controller of a new cluster."""
+    """Make this node the only controller of a new cluster, with None for `voters`, or one of its first controllers.
+
+    Without any voters the node learns who they are from its configuration, or from the quorum itself.
+    """
     cluster = cluster_id if cluster_id is not None else encode_uuid(uuid())
     directories = {path: uuid() for path in _all_dirs(layout)}
     metadata = layout.metadata_log_dir
+    if voters is None:
+        voters = [Voter(layout.node_id, directories[metadata], layout.controller_endpoints)]
+    elif voters:
+        directories[metadata] = _place_among(voters, layout)
     for path in directories:
         make_durable_dirs(disk, path)
     folder = f"{metadata}/{METADATA_FOLDER}"
     make_durable_dirs(disk, folder)
-    voter = Voter(layout.node_id, directories[metadata], layout.controller_endpoints)
-    write_snapshot(
-        disk,
-        folder,
-        SnapshotId(0, 0),
-        encode_snapshot([], epoch=0, now_ms=now_ms, timestamp_ms=now_ms, kraft_version=1, voters=[voter]),
-    )
+    if voters:
+        first = encode_snapshot([], epoch=0, now_ms=now_ms, timestamp_ms=now_ms, kraft_version=1, voters=voters)
+        write_snapshot(disk, folder, SnapshotId(0, 0), first)
     bootstrap = b"".join(encode_snapshot(bootstrap_records(), epoch=0, now_ms=now_ms, timestamp_ms=0))
     disk.replace_bytes(f"{metadata}/{BOOTSTRAP}", bootstrap)
     # The metadata log dir comes last: as long as it has no meta.properties, nothing else counts.
     for path in sorted(directories, key=lambda path: path == metadata):
         _write_properties(disk, path, MetaProperties(cluster, layout.node_id, directories[path]))
     return Identity(cluster, layout.node_id, directories)
+
+
+def _place_among(voters: Sequence[Voter], layout: Layout) -> bytes:
+    """The directory id that this node has as one of the first voters. Raises QuorumError."""
+    mine = [voter for voter in voters if voter.id == layout.node_id]
+    if len({voter.id for voter in voters}) != len(voters):
+        raise QuorumError("two of the first controllers have the same node id")
+    if len({voter.directory_id for voter in voters}) != len(voters):
+        raise QuorumError("two of the first controllers have the same directory id")
+    if not mine:
+        ids = ", ".join(str(voter.id) for voter in voters)
+        raise QuorumError(f"node {layout.node_id} is not among the first controllers, {ids}")
+    return mine[0].directory_id
 
 
 def _write_properties(disk: Disk, path: str, properties: MetaProperties) -> None:
