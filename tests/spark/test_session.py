@@ -79,7 +79,7 @@ def test_launcher_maps_the_class_cache_for_drivers_only(tmp_path: Path) -> None:
     launcher.class_cache.write_bytes(b"")
     assert flag in run(launcher, DRIVER)
     assert flag not in run(launcher, DRIVER, HEADRACE_JVM_CACHE="off")
-    assert flag not in run(launcher, "org.apache.spark.launcher.Main")
+    assert flag not in run(launcher, "org.apache.spark.launcher.Main", DRIVER)
     assert "-XX:AOTCacheOutput=/x" in run(launcher, DRIVER, HEADRACE_JVM_TRAINING="/x")
 
 

@@ -204,11 +204,13 @@ for word do
   shift
   case "$word" in
     --add-modules=jdk.incubator.vector{gone}) continue ;;
-    org.apache.spark.deploy.SparkSubmit) driver=yes ;;
+    # Spark first asks a JVM of its own for the command line, with the driver's class among the words.
+    org.apache.spark.launcher.Main) driver=${{driver:-no}} ;;
+    org.apache.spark.deploy.SparkSubmit) driver=${{driver:-yes}} ;;
   esac
   set -- "$@" "$word"
 done
-if [ -z "$driver" ]; then exec "$java" "$@"; fi
+if [ "$driver" != yes ]; then exec "$java" "$@"; fi
 if [ -n "${TRAINING_VARIABLE}" ]; then exec "$java" {unsafe} {quiet} "{train}${TRAINING_VARIABLE}" "$@"; fi
 if [ -f "$cache" ] && [ "${CACHE_VARIABLE}" != off ]; then exec "$java" {unsafe} {quiet} "{use}$cache" "$@"; fi
 exec "$java" {unsafe} "$@"
