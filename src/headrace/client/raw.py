@@ -3,6 +3,8 @@
 `headrace.records.batch` makes and takes them apart. There is no batching, no partitioner and no group here.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from headrace.client.cluster import NO_TOPIC_ID, UNKNOWN_TOPIC_WAIT_S, Cluster, is_retriable
@@ -107,13 +109,16 @@ async def fetch(
     min_bytes: int = 1,
     max_wait_ms: int = 500,
     read_committed: bool = False,
+    can_retry: Callable[[ClientError], bool] | None = None,
 ) -> Fetched:
     """Batches from the one that holds `offset` on. Empty `records` when nothing came within `max_wait_ms`."""
 
     async def attempt() -> Fetched:
         return await _fetch_once(cluster, topic, partition, offset, max_bytes, min_bytes, max_wait_ms, read_committed)
 
-    return await cluster.retrying(attempt, topics=(topic,), unknown_topic_wait_s=UNKNOWN_TOPIC_WAIT_S)
+    return await cluster.retrying(
+        attempt, topics=(topic,), can_retry=can_retry, unknown_topic_wait_s=UNKNOWN_TOPIC_WAIT_S
+    )
 
 
 async def _fetch_once(

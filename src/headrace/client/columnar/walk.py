@@ -116,9 +116,3 @@ class Walk:
         return Body(data, start, end, header.base_offset, time, one_time, header.count, data is self._view)
 
 
-def last_whole_offset(view: memoryview) -> int:
-    """The offset behind the last whole batch, -1 when there is none: where the next Fetch goes on."""
-    end_offset = -1
-    for _, header in iter_headers(view):
-        end_offset = header.end_offset
-    return end_offset
