@@ -42,11 +42,34 @@ def format_folders(
     node_id: Annotated[int | None, typer.Option(help="Id of this node, in place of node.id.")] = None,
     cluster_id: Annotated[str | None, typer.Option(help="Id of the cluster, 22 characters; random if not given.")] = None,
     setting: Annotated[list[str] | None, typer.Option("--set", help="One option, NAME=VALUE; may be repeated.")] = None,
+    voters: Annotated[str | None, typer.Option(help="As for `up`: the controllers, if they never change.")] = None,
+    bootstrap_controllers: Annotated[str | None, typer.Option(help="As for `up`: where to find the controllers otherwise.")] = None,
+    controller_port: Annotated[int | None, typer.Option(help="As for `up`: be a controller too, on this port.")] = None,
+    host: Annotated[str | None, typer.Option(help="As for `up`: address to listen on.")] = None,
+    standalone: Annotated[bool, typer.Option("--standalone", help="Begin a quorum with this controller alone.")] = False,
+    initial_controllers: Annotated[
+        str | None, typer.Option(metavar="ID@HOST:PORT:DIRECTORY-ID,...", help="Begin a quorum with these; the same on each.")
+    ] = None,
+    no_initial_controllers: Annotated[
+        bool, typer.Option("--no-initial-controllers", help="Join a quorum that exists, without a vote at first.")
+    ] = False,
+    random_id: Annotated[bool, typer.Option("--random-id", help="Print an id for a new cluster or directory, and do nothing.")] = False,
 ) -> None:
     """Format new data folders for a node whose configuration names its controllers. Never touches existing data."""
-    from headrace.cli.format import format_folders as run_format
+    from headrace.cli import format as formatting
 
-    raise typer.Exit(run_format(config, data, node_id, cluster_id, setting or []))
+    if random_id:
+        print(formatting.random_id())
+        return
+    given = {
+        "--config": config, "--data": data, "--node-id": node_id, "--voters": voters, "--host": host,
+        "--bootstrap-controllers": bootstrap_controllers, "--controller-port": controller_port,
+    }  # fmt: skip
+    words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    words += [word for one in setting or [] for word in ("--set", one)]
+    raise typer.Exit(
+        formatting.format_folders(words, cluster_id, standalone, initial_controllers, no_initial_controllers)
+    )
 
 
 @app.command("demo")

@@ -1,4 +1,4 @@
-"""`headrace up`: one broker, from options in a file, the environment and the command line.
+"""`headrace up`: one node, or a local cluster, from options in a file, the environment and the command line.
 
 Everything that can be said wrongly is refused in one line on stderr. The first line on stdout says where the broker
 is; it comes when clients can connect, so that scripts may wait for it.
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 DATA = "headrace-data"
 HOST, PORT = "127.0.0.1", 9092
 PORT_MAX = 65535
+BROKERS_MAX = 64
 
-DESCRIPTION = "Start a broker. Any Kafka client can use it at the address it prints."
+DESCRIPTION = "Start a broker, or a cluster of them. Any Kafka client can use it at the address it prints."
 EPILOG = """\
 Options come from, weakest first: --config FILE (Kafka's server.properties), the environment
 (HEADRACE_LOG_SEGMENT_BYTES is log.segment.bytes), the command line.
@@ -31,6 +32,9 @@ Stop it with Ctrl-C or SIGTERM; a second Ctrl-C ends it at once.
   headrace up --port 0 --data /tmp/try              any free port
   headrace up --host 0.0.0.0 --set advertised.listeners=PLAINTEXT://broker.example:9092
   headrace up --config server.properties --set log.retention.hours=24
+  headrace up --brokers 3                           a cluster on this machine, ports 9092 to 9094
+  headrace up --node-id 2 --voters 1@a:9093,2@b:9093,3@c:9093   one node of a cluster of three machines,
+                                                    whose folder `headrace format` has made
 """
 
 
@@ -47,14 +51,33 @@ def parser() -> argparse.ArgumentParser:
     add("--node-id", metavar="N", type=int, help="id of this node in its cluster [1]")
     add("--metrics-port", metavar="N", type=port_number, help="serve Prometheus metrics on this port, 0 for any free one [none]")
     add("-v", "--verbose", action="store_true", help="log details")
+    add_cluster_options(found)
     return found
+
+
+def add_cluster_options(found: argparse.ArgumentParser) -> None:
+    local = found.add_argument_group("a cluster on this machine").add_argument
+    local("--brokers", metavar="N", type=broker_count, help="run so many brokers, each a process with a folder in --data; they are restarted if they crash")
+    local("--racks", metavar="R,...", help="racks to give to them in turn [this machine is one rack]")
+    add = found.add_argument_group("one node of a cluster").add_argument
+    add("--voters", metavar="ID@HOST:PORT,...", help="the controllers, if they never change (controller.quorum.voters)")
+    add("--bootstrap-controllers", metavar="HOST:PORT,...", help="where to find the controllers otherwise (controller.quorum.bootstrap.servers)")
+    add("--controller-port", metavar="N", type=port_number, help="be a controller too, on this port")
+    add("--roles", metavar="ROLE,...", help="broker, controller or both (process.roles)")
+    add("--rack", metavar="R", help="where this broker stands (broker.rack)")
+    add("--supervised", action="store_true", help=argparse.SUPPRESS)
 
 
 def main(words: Sequence[str]) -> int:
     """Parse, start, run until stopped. Returns the exit code."""
     arguments = parser().parse_args(words)
+    if arguments.brokers is not None:
+        return run_cluster(arguments)
+    if arguments.supervised:
+        die_with_parent()
     try:
         config = load_config(arguments, os.environ)
+        refuse_a_clusters_folder(config)
     except ConfigError as error:
         return refuse(str(error))
     from headrace.broker.server import StartupError, run
@@ -76,6 +99,53 @@ def refuse(message: str) -> int:
     return 1
 
 
+# -- a local cluster
+
+
+def run_cluster(arguments: argparse.Namespace) -> int:
+    """Lay the cluster out, if it is new, and run it until stopped."""
+    import gc
+    from pathlib import Path
+
+    from headrace.broker.local_cluster import LocalClusterError, Wish, open_cluster
+    from headrace.cli.supervisor import supervise
+
+    gc.enable()
+    alone = ("config", "node_id", "voters", "bootstrap_controllers", "controller_port", "roles", "rack")
+    for name in alone:
+        if getattr(arguments, name) is not None:
+            return refuse(f"--{name.replace('_', '-')} is about one node and cannot go with --brokers")
+    racks = [rack.strip() for rack in (arguments.racks or "").split(",") if rack.strip()]
+    wish = Wish(arguments.brokers, port_or(arguments.port, PORT), arguments.host or HOST, racks)
+    try:
+        # What is wrong with a setting is said once, here, and not by every node.
+        BrokerConfig.load(overrides=dict(map(split_setting, arguments.settings)))
+        cluster = open_cluster(Path(arguments.data or DATA), wish)
+    except (ConfigError, LocalClusterError) as error:
+        return refuse(str(error))
+    except OSError as error:
+        return refuse(f"cannot make a cluster in {error.filename or arguments.data or DATA}: {error.strerror}")
+    words = [word for setting in arguments.settings for word in ("--set", setting)]
+    if arguments.verbose:
+        words.append("--verbose")
+    return supervise(cluster, words, arguments.metrics_port)
+
+
+def refuse_a_clusters_folder(config: BrokerConfig) -> None:
+    for path in config.log_dirs:
+        if os.path.exists(f"{path}/node-1.properties"):
+            raise ConfigError(f"{path} holds a local cluster: start it with --brokers, or choose another folder with --data")
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the supervisor is gone, however it went: a node must not stay behind alone."""
+    import ctypes
+    import signal
+
+    set_parent_death_signal = 1
+    ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, int(signal.SIGTERM), 0, 0, 0)
+
+
 # -- configuration
 
 
@@ -89,15 +159,59 @@ def load_config(arguments: argparse.Namespace, env: Mapping[str, str]) -> Broker
         overrides["node.id"] = str(arguments.node_id)
     if arguments.metrics_port is not None:
         overrides["metrics.port"] = str(arguments.metrics_port)
+    host, roles = join_cluster(arguments, overrides)
     # First without an address of our own: `listeners` may be set anywhere, and then host and port only amend it.
     config = BrokerConfig.load(properties, env, overrides)
+    if roles is not None:
+        overrides["process.roles"] = roles
     if "log.dirs" not in config.raw and "log.dir" not in config.raw:
         overrides["log.dirs"] = os.path.abspath(DATA)
     if "listeners" not in config.raw:
-        overrides["listeners"] = f"PLAINTEXT://{bracketed(arguments.host or HOST)}:{port_or(arguments.port, PORT)}"
+        overrides["listeners"] = ",".join(new_listeners(config, roles, host, arguments))
     elif arguments.host is not None or arguments.port is not None:
         overrides["listeners"] = amend_listener(config, arguments.host, arguments.port)
     return BrokerConfig.load(properties, env, overrides)
+
+
+def join_cluster(arguments: argparse.Namespace, overrides: dict[str, str]) -> tuple[str, str | None]:
+    """What the options about a cluster say in Kafka's words; returns the address to listen on and the roles, if they
+    say anything about them. Raises ConfigError."""
+    voters, bootstrap = arguments.voters, arguments.bootstrap_controllers
+    host: str = arguments.host or HOST
+    if arguments.rack is not None:
+        overrides["broker.rack"] = arguments.rack
+    roles: str | None = arguments.roles
+    if voters is None and bootstrap is None:
+        return host, roles
+    if voters is not None and bootstrap is not None:
+        raise ConfigError("--voters: give this or --bootstrap-controllers, not both")
+    if arguments.node_id is None:
+        raise ConfigError("--node-id: a node of a cluster needs a number of its own")
+    if voters is not None:
+        overrides["controller.quorum.voters"] = voters
+        mine = BrokerConfig.load(overrides={"controller.quorum.voters": voters}).quorum_voters.get(arguments.node_id)
+        votes = mine is not None
+        if mine is not None and arguments.host is None:
+            # Others reach this node's controller there, so they will its broker.
+            host = mine[0]
+    else:
+        overrides["controller.quorum.bootstrap.servers"] = bootstrap
+        votes = arguments.controller_port is not None
+    return host, roles or ("broker,controller" if votes else "broker")
+
+
+def new_listeners(config: BrokerConfig, roles: str | None, host: str, arguments: argparse.Namespace) -> list[str]:
+    """Where to listen when `listeners` says nothing: for clients and, as one of several controllers, for the others."""
+    found = []
+    mine_to_do = config.roles if roles is None else {role.strip() for role in roles.split(",")}
+    if "controller" not in mine_to_do or "broker" in mine_to_do:
+        found.append(f"PLAINTEXT://{bracketed(host)}:{port_or(arguments.port, PORT)}")
+    mine = config.quorum_voters.get(config.node_id)
+    port = arguments.controller_port if arguments.controller_port is not None else mine[1] if mine else None
+    if port is not None and "controller" in mine_to_do:
+        name = config.controller_listener_names[0]
+        found.append(f"{name}://{bracketed(mine[0] if mine else host)}:{port}")
+    return found
 
 
 def read_file(path: str) -> dict[str, str]:
@@ -136,6 +250,12 @@ def port_or(port: int | None, otherwise: int) -> int:
 
 def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def broker_count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= BROKERS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of brokers between 1 and {BROKERS_MAX}")
+    return int(text)
 
 
 def port_number(text: str) -> int:

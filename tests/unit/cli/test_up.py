@@ -60,6 +60,51 @@ def test_where_it_listens(words, listeners):
     assert address(load("--data", "/d", *words)) == listeners
 
 
+VOTERS = "1@a:9093,2@127.0.0.2:9094"
+
+
+@pytest.mark.parametrize(
+    ("words", "roles", "listeners"),
+    [
+        # Others reach a voter's broker where they reach its controller, unless --host says otherwise.
+        (["--node-id", "2", "--voters", VOTERS], {"broker", "controller"}, ["PLAINTEXT://127.0.0.2:9092", "CONTROLLER://127.0.0.2:9094"]),
+        (
+            ["--node-id", "2", "--voters", VOTERS, "--host", "0.0.0.0", "--port", "7"],
+            {"broker", "controller"},
+            ["PLAINTEXT://0.0.0.0:7", "CONTROLLER://127.0.0.2:9094"],
+        ),
+        (["--node-id", "2", "--voters", VOTERS, "--roles", "controller"], {"controller"}, ["CONTROLLER://127.0.0.2:9094"]),
+        (["--node-id", "3", "--voters", VOTERS], {"broker"}, ["PLAINTEXT://127.0.0.1:9092"]),
+        (["--node-id", "3", "--bootstrap-controllers", "a:1,b:2"], {"broker"}, ["PLAINTEXT://127.0.0.1:9092"]),
+        (
+            ["--node-id", "3", "--bootstrap-controllers", "a:1,b:2", "--controller-port", "5", "--rack", "r"],
+            {"broker", "controller"},
+            ["PLAINTEXT://127.0.0.1:9092", "CONTROLLER://127.0.0.1:5"],
+        ),
+    ],
+)
+def test_one_node_of_a_cluster(words, roles, listeners):
+    config = load("--data", "/d", *words)
+    assert config.roles == roles
+    assert address(config) == listeners
+    assert config["broker.rack"] == ("r" if "--rack" in words else None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--voters", VOTERS], "--node-id: a node of a cluster needs a number"),
+        (["--node-id", "1", "--voters", VOTERS, "--bootstrap-controllers", "a:1"], "not both"),
+        (["--node-id", "1", "--voters", "a:9093"], "controller.quorum.voters"),
+        (["--node-id", "9", "--voters", VOTERS, "--roles", "broker,controller"], "this controller's id 9 is not among them"),
+        (["--node-id", "1", "--voters", VOTERS, "--roles", "broker"], "1 is no controller and cannot vote"),
+    ],
+)
+def test_a_node_that_cannot_be_of_its_cluster(words, message):
+    with pytest.raises(ConfigError, match=message):
+        load("--data", "/d", *words)
+
+
 def test_a_listener_in_the_environment_counts():
     assert address(load("--data", "/d", env={"HEADRACE_LISTENERS": "PLAINTEXT://:7"})) == ["PLAINTEXT://:7"]
 

@@ -1,0 +1,361 @@
+"""A cluster of one's own for tests: real processes on loopback, each of which can be killed, frozen, wiped and restarted.
+
+    with TestCluster(3) as cluster:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap})
+        cluster.kill(cluster.leader_of("orders"))
+
+Waiters ask the cluster itself, by Kafka's own requests, and never look into a broker's memory.
+"""
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from headrace.broker.local_cluster import LocalCluster, LocalNode, Wish, add_brokers, lay_out
+from headrace.broker.node import layout_of
+from headrace.client.admin import Admin
+from headrace.client.cluster import Partition, Topic
+from headrace.client.errors import BrokerUnreachable, ClientError
+from headrace.client.operations import Operations, Quorum
+from headrace.quorum.folder import format_folders
+from headrace.storage.checkpoints import new_uuid
+from headrace.storage.files import RealDisk
+
+T = TypeVar("T")
+
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 60.0
+PATIENCE_S = 60.0
+"""For what must come about by itself: the machine may be busy."""
+POLL_S = 0.05
+READY = b" ready on "
+
+
+class ClusterFailed(Exception):
+    """A node did not start or stop as it should, or something awaited did not come; the message says what nodes said."""
+
+
+class TestNode:
+    """One node's process. Made by TestCluster."""
+
+    __test__ = False
+
+    def __init__(self, node: LocalNode, arguments: Sequence[str] = ()) -> None:
+        self.node = node
+        self.id = node.node_id
+        self.arguments = list(arguments)
+        self.is_frozen = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._from = 0
+
+    @property
+    def address(self) -> str:
+        return self.node.address
+
+    @property
+    def data(self) -> Path:
+        return self.node.data
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"node {self.id} is not running"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def launch(self) -> None:
+        """Start the process; `wait_ready` returns when it serves."""
+        assert not self.is_running, f"node {self.id} is running already"
+        command = [sys.executable, "-m", "headrace.cli.main", "up", "--config", str(self.node.properties), *self.arguments]
+        # Whatever the user has set for brokers of their own must not change this one.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+        with self.node.log.open("ab") as log:
+            self._from = log.tell()
+            # A file and not a pipe: nobody has to read it for the node to go on, and it is there after a crash.
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+
+    def wait_ready(self, limit_s: float = START_LIMIT_S) -> None:
+        deadline = time.monotonic() + limit_s
+        while READY not in self._said():
+            if not self.is_running:
+                raise ClusterFailed(f"node {self.id} did not start: {self.output()}")
+            if time.monotonic() > deadline:
+                raise ClusterFailed(f"node {self.id} was not ready within {limit_s:g} s: {self.output()}")
+            time.sleep(0.01)
+
+    def _said(self) -> bytes:
+        with self.node.log.open("rb") as log:
+            log.seek(self._from)
+            return log.read()
+
+    def start(self) -> Self:
+        self.launch()
+        self.wait_ready()
+        return self
+
+    def stop(self) -> None:
+        """In order: what it leads is handed over first."""
+        code = self._end(signal.SIGTERM)
+        if code:
+            raise ClusterFailed(f"node {self.id} stopped with code {code}: {self.output()}")
+
+    def kill(self) -> None:
+        """As by kill -9: nothing is flushed, nobody is told."""
+        self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """As by SIGSTOP: it keeps its connections and says nothing."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        if self.is_frozen:
+            os.kill(self.pid, signal.SIGCONT)
+            self.is_frozen = False
+
+    def output(self, limit_bytes: int = 4_000) -> str:
+        """The end of what it has said since its last start."""
+        return self._said()[-limit_bytes:].decode(errors="replace").strip()
+
+    def _end(self, how: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        if self.is_frozen and how != signal.SIGKILL:
+            process.send_signal(signal.SIGCONT)
+        self.is_frozen = False
+        process.send_signal(how)
+        try:
+            return process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise ClusterFailed(f"node {self.id} did not stop within {STOP_LIMIT_S:g} s: {self.output()}") from None
+
+
+class TestCluster:
+    """`brokers` nodes, the first three of them (or the only one or two) also controllers.
+
+    `settings` are options of server.properties for all nodes; `racks` are given to them in turn. Without `folder` a
+    temporary one is used and removed.
+    """
+
+    __test__ = False
+    """Not a class of tests, whatever its name makes pytest think."""
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        folder: str | Path | None = None,
+        settings: Mapping[str, str] | None = None,
+        racks: Sequence[str] = (),
+        voters: int | None = None,
+    ) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="headrace-cluster-") if folder is None else None
+        self.folder = Path(self._temporary.name if self._temporary is not None else str(folder))
+        self._wish = Wish(brokers, port=0, racks=racks, settings=dict(settings or {}), voters=voters)
+        self.layout: LocalCluster = lay_out(self.folder, self._wish)
+        self.nodes: dict[int, TestNode] = {n: TestNode(node) for n, node in self.layout.nodes.items()}
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients call bootstrap.servers: every broker."""
+        return self.layout.bootstrap
+
+    @property
+    def cluster_id(self) -> str:
+        return self.layout.cluster_id
+
+    def __getitem__(self, node_id: int) -> TestNode:
+        return self.nodes[node_id]
+
+    @property
+    def running(self) -> list[TestNode]:
+        return [node for node in self.nodes.values() if node.is_running]
+
+    # -- life
+
+    def start(self, *node_ids: int) -> Self:
+        """Start all nodes, or some, and wait until they serve."""
+        chosen = [self.nodes[n] for n in node_ids] if node_ids else [n for n in self.nodes.values() if not n.is_running]
+        # All first: a majority of the controllers is needed before any of them is ready.
+        for node in chosen:
+            node.launch()
+        for node in chosen:
+            node.wait_ready()
+        return self
+
+    def stop(self, *node_ids: int) -> None:
+        for node in [self.nodes[n] for n in node_ids] if node_ids else self._leader_last():
+            node.stop()
+
+    def _leader_last(self) -> list[TestNode]:
+        try:
+            leader = self.quorum().leader_id if self.running else -1
+        except (ClientError, ClusterFailed):
+            leader = -1
+        return sorted(self.running, key=lambda node: node.id == leader)
+
+    def kill(self, *node_ids: int) -> None:
+        for node in [self.nodes[n] for n in node_ids] if node_ids else list(self.nodes.values()):
+            node.kill()
+
+    def restart(self, node_id: int) -> None:
+        self.nodes[node_id].stop()
+        self.nodes[node_id].start()
+
+    def freeze(self, node_id: int) -> None:
+        self.nodes[node_id].freeze()
+
+    def thaw(self, node_id: int) -> None:
+        self.nodes[node_id].thaw()
+
+    def wipe(self, node_id: int) -> None:
+        """The disk of a node that is down is lost and replaced: an empty folder, formatted for the same cluster."""
+        node = self.nodes[node_id]
+        assert not node.is_running, f"node {node_id} is running"
+        shutil.rmtree(node.data)
+        dice = random.SystemRandom()
+        format_folders(
+            RealDisk(),
+            layout_of(node.node.config),
+            uuid=lambda: new_uuid(dice),
+            now_ms=time.time_ns() // 1_000_000,
+            cluster_id=self.cluster_id,
+            voters=(),
+        )
+
+    def add_broker(self) -> TestNode:
+        """A further broker, laid out and not yet started."""
+        wish = self._wish._replace(brokers=len(self.nodes) + 1)
+        self.layout = add_brokers(self.layout, wish)
+        node_id = max(self.layout.nodes)
+        self.nodes[node_id] = TestNode(self.layout.nodes[node_id])
+        return self.nodes[node_id]
+
+    def close(self) -> None:
+        """Kill whatever runs and remove the temporary folder."""
+        for node in self.nodes.values():
+            node.kill()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- asking
+
+    def ask(self, work: Callable[[Admin], Any], *, timeout_s: float = 10.0) -> Any:
+        """Run `await work(admin)` against whichever brokers are there."""
+
+        async def connected() -> Any:
+            async with Admin(
+                self.bootstrap, connect_timeout_s=2.0, request_timeout_s=timeout_s, retry_timeout_s=timeout_s
+            ) as admin:
+                return await work(admin)
+
+        return asyncio.run(connected())
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+    ) -> None:
+        """Create a topic and wait until all of its partitions are led and in sync."""
+        made = -1 if assignments is not None else partitions
+        factor = -1 if assignments is not None else replication_factor
+        self.ask(lambda admin: admin.create_topic(name, made, factor, configs, assignments=assignments))
+        self.wait_in_sync(name)
+
+    def topic(self, name: str) -> Topic:
+        found: Topic = self.ask(lambda admin: admin.describe_topic(name))
+        return found
+
+    def partition(self, topic: str, index: int = 0) -> Partition:
+        return self.topic(topic).partitions[index]
+
+    def quorum(self) -> Quorum:
+        found: Quorum = self.ask(lambda admin: Operations(admin).quorum())
+        return found
+
+    # -- waiting
+
+    def wait(self, what: str, look: Callable[[], T | None], limit_s: float = PATIENCE_S) -> T:
+        """Until `look` returns something true; a cluster that cannot answer yet is asked again."""
+        deadline = time.monotonic() + limit_s
+        last: object = None
+        while True:
+            try:
+                found = look()
+                if found:
+                    return found
+                last = found
+            except (ClientError, BrokerUnreachable) as error:
+                last = error
+            if time.monotonic() > deadline:
+                ends = "\n".join(f"-- node {node.id}:\n{node.output(1_500)}" for node in self.nodes.values())
+                raise ClusterFailed(f"not within {limit_s:g} s: {what} (last seen: {last})\n{ends}")
+            time.sleep(POLL_S)
+
+    def leader_of(self, topic: str, partition: int = 0, *, other_than: int = -1, limit_s: float = PATIENCE_S) -> int:
+        """The broker that leads a partition, waited for if there is none, or none but `other_than`."""
+
+        def look() -> int | None:
+            leader = self.partition(topic, partition).leader
+            return leader if leader >= 0 and leader != other_than else None
+
+        return self.wait(f"a leader of {topic}-{partition}", look, limit_s)
+
+    def quorum_leader(self, *, other_than: int = -1, limit_s: float = PATIENCE_S) -> int:
+        """The active controller."""
+
+        def look() -> int | None:
+            leader = self.quorum().leader_id
+            return leader if leader >= 0 and leader != other_than else None
+
+        return self.wait("a leader of the quorum", look, limit_s)
+
+    def wait_isr(self, topic: str, partition: int, nodes: Iterable[int], limit_s: float = PATIENCE_S) -> None:
+        wanted = set(nodes)
+        self.wait(
+            f"{topic}-{partition} in sync on {sorted(wanted)}",
+            lambda: set(self.partition(topic, partition).isr) == wanted,
+            limit_s,
+        )
+
+    def wait_in_sync(self, topic: str | None = None, limit_s: float = PATIENCE_S) -> None:
+        """Until every replica of a topic, or of all, is in sync and every partition led."""
+
+        def look() -> bool:
+            topics: list[Topic] = self.ask(lambda admin: admin.list_topics(include_internal=True))
+            chosen = [t for t in topics if topic is None or t.name == topic]
+            parts = [p for t in chosen for p in t.partitions.values()]
+            known = topic is None or bool(chosen)
+            return known and all(p.leader >= 0 and set(p.isr) == set(p.replicas) for p in parts)
+
+        self.wait(f"{topic or 'all topics'} in sync", look, limit_s)
