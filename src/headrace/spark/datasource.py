@@ -1,0 +1,49 @@
+"""`format("headrace")` as PySpark sees it: one class that hands out readers and writers. It checks nothing itself."""
+
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+
+class HeadraceDataSource(DataSource):
+    """Topics as tables and streams. Imports are made when needed: a task that writes has no use for the reader."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "headrace"
+
+    def schema(self) -> StructType:
+        from headrace.spark.source import source_schema
+
+        return source_schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from headrace.spark.source import HeadraceReader
+
+        return HeadraceReader(schema, self.options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from headrace.spark.source import HeadraceStreamReader
+
+        return HeadraceStreamReader(schema, self.options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from headrace.spark.sink import HeadraceWriter
+
+        return HeadraceWriter(schema, _plain(self.options), overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from headrace.spark.sink import HeadraceStreamWriter
+
+        return HeadraceStreamWriter(schema, _plain(self.options), overwrite)
+
+
+def _plain(options: Any) -> dict[str, str]:
+    return dict(options.items())

@@ -1,0 +1,321 @@
+"""`df.write.format("headrace")` and `df.writeStream.format("headrace")`: rows to topics, at least once.
+
+Each task writes with an idempotent producer of its own, so no retry of a request doubles a record. A task that Spark
+runs again writes its rows again: option dedupHeaders marks each so that readers can tell. Commit messages say who wrote
+what (query, batch, task, producer, offsets): all that one decision by the driver per query and batch will need when
+tasks write in transactions.
+"""
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+from pyspark.taskcontext import TaskContext
+
+from headrace.client.background import LoopThread
+from headrace.client.cluster import Cluster
+from headrace.client.columnar.encode import RecordColumns, encode_rows, partitions_of
+from headrace.client.errors import ClientError, RequestFailed
+from headrace.client.partitioner import Sticky
+from headrace.client.producer_core import OutgoingBatch, ProducerCore
+from headrace.errors import Err
+from headrace.spark.options import OptionError
+from headrace.spark.rows import Layout, chunks, layout_of, timestamps_of, with_dedup_headers
+from headrace.spark.sink_options import OVERWRITE, SinkOptions
+
+
+@dataclass(frozen=True)
+class PartitionWritten:
+    """What one task has put into one partition."""
+
+    topic: str
+    partition: int
+    records: int
+    size_bytes: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True)
+class TaskIdentity:
+    """Which piece of which write a task is: equal when Spark runs it again, but for the attempt."""
+
+    query_id: str
+    batch_id: int
+    partition_id: int
+    attempt: int
+
+    @classmethod
+    def current(cls, run_id: str) -> "TaskIdentity":
+        """Within a stream, the query's; a batch write goes by the id that the driver gave it."""
+        context = TaskContext.get()
+        if context is None:
+            return cls(run_id, 0, 0, 0)
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        return cls(
+            query_id or run_id, int(batch_id) if batch_id else 0, context.partitionId(), context.attemptNumber()
+        )
+
+
+@dataclass(frozen=True)
+class TaskWritten(WriterCommitMessage):
+    """A task's report to the driver."""
+
+    identity: TaskIdentity
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[PartitionWritten, ...]
+    dead_letters: int = 0
+
+    @property
+    def records(self) -> int:
+        return sum(one.records for one in self.partitions)
+
+
+class _Plan:
+    """What driver and tasks share: checked options and the meaning of columns. Picklable."""
+
+    def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError(OVERWRITE)
+        self.options = SinkOptions.read(options)
+        self.layout = layout_of(
+            schema,
+            topic=self.options.topic,
+            timestamp_column=self.options.timestamp_column,
+            typed=self.options.value_format is not None,
+        )
+        self.run_id = str(uuid.uuid4())
+
+    def cluster(self) -> Cluster:
+        return Cluster(
+            self.options.bootstrap,
+            client_id=self.options.client_id,
+            request_timeout_s=self.options.request_timeout_ms / 1000,
+        )
+
+    def producer(self, cluster: Cluster) -> ProducerCore:
+        options = self.options
+        return ProducerCore(
+            cluster,
+            in_flight_max=options.in_flight_max,
+            request_bytes_max=options.request_bytes,
+            buffer_bytes_max=options.buffer_bytes,
+            delivery_timeout_s=options.delivery_timeout_ms / 1000,
+            produce_timeout_ms=options.request_timeout_ms,
+        )
+
+    def check_topics(self) -> None:
+        """Ask, before any task runs, whether the topics are there (or are made by the broker when asked for)."""
+        names = [name for name in (self.options.topic, self.options.dead_letter_topic) if name is not None]
+
+        async def ask() -> None:
+            async with self.cluster() as cluster:
+                producer = ProducerCore(cluster)
+                for name in names:
+                    await producer.partition_count(name)
+
+        with LoopThread() as loop:
+            try:
+                loop.run(ask())
+            except RequestFailed as error:
+                raise _missing_topic(error) from None
+
+
+class HeadraceWriter(DataSourceArrowWriter):
+    """A batch write. All checks are done here, on the driver."""
+
+    def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
+        self._plan = _Plan(schema, options, overwrite)
+        self._plan.check_topics()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
+        return _write_task(self._plan, iterator)
+
+
+class HeadraceStreamWriter(DataSourceStreamArrowWriter):
+    """A stream's sink. Spark makes it anew in each process that needs it: to plan, and for each batch's commit."""
+
+    def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
+        # `overwrite` is how Spark spells outputMode("complete") here: every batch is the whole table again.
+        self._plan = _Plan(schema, options, False)
+        try:
+            self._plan.check_topics()
+        except ClientError:
+            # Brokers may be away for a while without a stream having to end; tasks wait for them, and say so.
+            return
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
+        return _write_task(self._plan, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Every task has written batch `batchId`: what the sources have read for it is now done with."""
+        publish_progress(self._plan.options, batchId)
+
+
+def publish_progress(options: SinkOptions, batch_id: int) -> None:
+    """Spark tells a source that a batch is done only when it plans the next one, and never for the last."""
+    location = options.checkpoint_location
+    if location is None:
+        return
+    try:
+        from headrace.spark.progress import publish_from_checkpoint
+    except ImportError:
+        return
+    publish_from_checkpoint(location, batch_id)
+
+
+# -- on executors
+
+
+def _write_task(plan: _Plan, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
+    identity = TaskIdentity.current(plan.run_id)
+    with LoopThread("headrace-sink") as loop:
+        task = _Task(plan, identity, loop)
+        try:
+            for chunk in chunks(iterator):
+                task.write(chunk)
+            return task.finish()
+        except RequestFailed as error:
+            raise _missing_topic(error) from error
+        finally:
+            task.close()
+
+
+class _Task:
+    """One task's rows on their way: this thread encodes, the loop's thread sends."""
+
+    def __init__(self, plan: _Plan, identity: TaskIdentity, loop: LoopThread) -> None:
+        self._plan = plan
+        self._identity = identity
+        self._loop = loop
+        self._options = plan.options
+        self._cluster = plan.cluster()
+        self._producer = plan.producer(self._cluster)
+        loop.run(self._open())
+        self._batch_bytes = self._options.batch_bytes
+        # Each task starts with a partition of its own choice, or all would fill the same one.
+        self._sticky: dict[str, Sticky] = {}
+        self._counts: dict[str, int] = {}
+        self._rows = 0
+
+    async def _open(self) -> None:
+        await self._cluster.__aenter__()
+        await self._producer.__aenter__()
+
+    async def _close(self) -> None:
+        await self._producer.close()
+        self._cluster.close()
+
+    def close(self) -> None:
+        self._loop.run(self._close())
+
+    def write(self, chunk: pa.RecordBatch) -> None:
+        """Encode rows and hand them over; waits while too much is unacknowledged."""
+        layout = self._plan.layout
+        columns = self._columns(chunk, layout)
+        wanted = None if layout.partition is None else chunk.column(layout.partition)
+        for topic, rows in self._topics(chunk, layout):
+            partitions = self._partitions(topic, columns, rows, wanted)
+            batches = self._encode(topic, columns, rows, partitions)
+            self._loop.run(self._producer.send(batches))
+        self._rows += len(columns)
+
+    def finish(self) -> TaskWritten:
+        written = self._loop.run(self._producer.flush())
+        return TaskWritten(
+            self._identity,
+            self._producer.producer.id,
+            self._producer.producer.epoch,
+            tuple(
+                PartitionWritten(topic, partition, one.records, one.size_bytes, one.first_offset, one.last_offset)
+                for (topic, partition), one in sorted(written.items())
+            ),
+        )
+
+    def _columns(self, chunk: pa.RecordBatch, layout: Layout) -> RecordColumns:
+        now_ms = time.time_ns() // 1_000_000
+        assert layout.value is not None
+        headers = None if layout.headers is None else chunk.column(layout.headers)
+        if self._options.dedup_headers:
+            one = self._identity
+            texts = (one.query_id, str(one.batch_id), str(one.partition_id))
+            headers = with_dedup_headers(headers, texts, self._rows, chunk.num_rows)
+        return RecordColumns.of(
+            chunk.column(layout.value),
+            key=None if layout.key is None else chunk.column(layout.key),
+            headers=headers,
+            timestamps=now_ms if layout.timestamp is None else timestamps_of(chunk.column(layout.timestamp), now_ms),
+        )
+
+    def _topics(self, chunk: pa.RecordBatch, layout: Layout) -> Iterator[tuple[str, Any]]:
+        """Each topic with the rows that go there."""
+        topic = self._options.topic
+        if topic is not None:
+            yield topic, np.arange(chunk.num_rows)
+            return
+        assert layout.topic is not None
+        column = chunk.column(layout.topic)
+        if column.null_count:
+            raise ValueError("column 'topic' is null in a row: give every row a topic, or set option topic")
+        encoded = column.dictionary_encode()
+        indices: Any = encoded.indices.to_numpy(zero_copy_only=False)
+        for index, name in enumerate(encoded.dictionary.to_pylist()):
+            yield name, np.flatnonzero(indices == index)
+
+    def _partitions(self, topic: str, columns: RecordColumns, rows: Any, wanted: pa.Array | None) -> Any:
+        """The partition of each of `rows`: as wanted, by the key, or wherever the last ones without a key went."""
+        count = self._counts.get(topic)
+        if count is None:
+            count = self._counts[topic] = self._loop.run(self._producer.partition_count(topic))
+        chosen: Any = partitions_of(columns.key, count)[rows]
+        if wanted is not None:
+            given: Any = wanted.take(pa.array(rows)).fill_null(-1).to_numpy(zero_copy_only=False)
+            wrong: Any = given[(given >= count) | ((given < 0) & wanted.is_valid().to_numpy(zero_copy_only=False)[rows])]
+            if len(wrong):
+                raise ValueError(
+                    f"column 'partition' is {wrong[0]} in a row, but topic '{topic}' has {count} partitions, "
+                    f"0 to {count - 1}: use one of them, or null to have it chosen by the key"
+                )
+            chosen = np.where(given >= 0, given, chosen)
+        free: Any = np.flatnonzero(chosen < 0)
+        if len(free):
+            sticky = self._sticky.setdefault(topic, Sticky(self._batch_bytes))
+            start = 0
+            for end, partition in sticky.runs(np.cumsum(columns.sizes()[rows[free]]), count):
+                chosen[free[start:end]] = partition
+                start = end
+        return chosen
+
+    def _encode(self, topic: str, columns: RecordColumns, rows: Any, partitions: Any) -> list[OutgoingBatch]:
+        order: Any = np.argsort(partitions, kind="stable")
+        sorted_partitions: Any = partitions[order]
+        starts: Any = np.flatnonzero(np.diff(sorted_partitions, prepend=-1))
+        ends: Any = np.append(starts[1:], len(order))
+        batches = []
+        for start, end in zip(starts.tolist(), ends.tolist()):
+            partition = int(sorted_partitions[start])
+            encoded = encode_rows(
+                columns,
+                rows[order[start:end]],
+                codec=self._options.codec,
+                level=self._options.level,
+                batch_bytes_max=self._batch_bytes,
+            )
+            batches += [OutgoingBatch(topic, partition, batch.view, batch.count) for batch in encoded]
+        return batches
+
+
+def _missing_topic(error: RequestFailed) -> ClientError:
+    if error.error is not Err.UNKNOWN_TOPIC_OR_PARTITION:
+        return error
+    return RequestFailed(
+        error.what, error.error, "it does not exist, and the broker makes none by itself: create it (headrace topic create)"
+    )
