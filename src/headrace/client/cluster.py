@@ -19,6 +19,7 @@ from headrace.client.errors import (
     ClientError,
     ConnectionLost,
     RequestFailed,
+    RequestTimedOut,
     check,
     err_of,
 )
@@ -190,7 +191,7 @@ class Cluster:
 
         try:
             answer = await attempt()
-        except ConnectionLost:
+        except (ConnectionLost, RequestTimedOut):
             # The open connection was dead already, as after a restart of the broker: a new one shows if that was all.
             answer = await attempt()
         check(answer.error_code, "metadata")
@@ -257,7 +258,7 @@ class Cluster:
                 limit_s = self.retry_timeout_s
                 if isinstance(error, RequestFailed) and error.error is Err.UNKNOWN_TOPIC_OR_PARTITION:
                     limit_s = min(limit_s, unknown_topic_wait_s)
-                if not judge(error) or waited_s + pause_s > limit_s:
+                if not (judge(error) or self._may_have_moved(error)) or waited_s + pause_s > limit_s:
                     raise
             # Clients that fail together must not come back together.
             await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))
@@ -267,6 +268,10 @@ class Cluster:
             except ClientError:
                 # The next attempt tells what is wrong.
                 continue
+
+    def _may_have_moved(self, error: ClientError) -> bool:
+        """Nothing was sent to a broker that is gone, and what it did another may do soon. A cluster of one has no other."""
+        return isinstance(error, BrokerUnreachable) and len(self.brokers) > 1
 
 
 def is_retriable(error: ClientError) -> bool:

@@ -204,6 +204,29 @@ def test_an_advertised_address_that_leads_nowhere_is_explained():
     run(play())
 
 
+def test_a_leader_that_is_gone_is_looked_for_among_the_others():
+    (nowhere,) = free_ports(1)
+
+    async def play():
+        async with FakeBroker() as broker:
+            kind = m.MetadataResponse
+
+            def metadata(request, version):
+                answer = broker._metadata(request, version)
+                answer.brokers.append(kind.MetadataResponseBroker(node_id=2, host="127.0.0.1", port=nowhere))
+                return answer
+
+            broker.handlers[ApiKey.METADATA] = metadata
+            broker.handlers[ApiKey.PRODUCE] = in_turn(produced(offset=3))
+            broker.add_topic("t", leader=2)
+            cluster = await Cluster(broker.address, retry_timeout_s=5).__aenter__()
+            asyncio.get_running_loop().call_later(0.1, broker.add_topic, "t")
+            assert (await produce(cluster, "t", 0, BATCH)).base_offset == 3
+            cluster.close()
+
+    run(play())
+
+
 def test_the_second_bootstrap_address_serves_if_the_first_is_down():
     (nowhere,) = free_ports(1)
 
