@@ -1,0 +1,1 @@
+"""Specs of pipelines, read and refused without Spark."""
