@@ -171,12 +171,20 @@ class BlockingFetcher:
     def position(self) -> int:
         return self._fetcher.position
 
+    def next(self) -> Fetched | None:
+        return self._thread.run(self._fetcher.next())
+
     def __iter__(self) -> Iterator[Fetched]:
-        while (got := self._thread.run(self._fetcher.next())) is not None:
+        while (got := self.next()) is not None:
             yield got
 
     def skip_to(self, offset: int) -> None:
-        self._thread.loop.call_soon_threadsafe(self._fetcher.skip_to, offset)
+        """Go on from another offset, as after OffsetsGone."""
+
+        async def skip() -> None:
+            self._fetcher.skip_to(offset)
+
+        self._thread.run(skip())
 
     def close(self) -> None:
         async def end() -> None:

@@ -239,13 +239,13 @@ class Groups:
 
         return await self._ask(group_id, ask)
 
-    async def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    async def commit(self, group_id: str, offsets: Mapping[TopicPartition, int], *, metadata: str = "") -> None:
         """Commit for a group without members. Raises UNKNOWN_MEMBER_ID while it has any."""
         kind = m.OffsetCommitRequest
         topics: dict[str, list[Any]] = {}
         for (topic, index), offset in offsets.items():
             row = kind.OffsetCommitRequestPartition(
-                partition_index=index, committed_offset=offset, committed_metadata=""
+                partition_index=index, committed_offset=offset, committed_metadata=metadata
             )
             topics.setdefault(topic, []).append(row)
         request = kind(

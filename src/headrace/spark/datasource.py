@@ -25,9 +25,9 @@ class HeadraceDataSource(DataSource):
         return source_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from headrace.spark.source import HeadraceReader
+        from headrace.spark.source import batch_reader
 
-        return HeadraceReader(schema, self.options)
+        return batch_reader(schema, self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from headrace.spark.source import HeadraceStreamReader

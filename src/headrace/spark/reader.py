@@ -1,0 +1,104 @@
+"""What a task does: fetch its range of offsets, turn it into Arrow batches of exactly the columns Spark expects."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from headrace.client.columnar.decode import Decoder
+from headrace.client.errors import RequestFailed
+from headrace.client.fetcher import BlockingFetcher, OffsetsGone
+from headrace.client.raw import Fetched
+from headrace.errors import Err, KafkaError
+from headrace.spark.plan import Plan
+
+log = logging.getLogger(__name__)
+
+TOPIC_GONE = frozenset({Err.UNKNOWN_TOPIC_OR_PARTITION, Err.UNKNOWN_TOPIC_ID, Err.INCONSISTENT_TOPIC_ID})
+FAIL_HINT = "Set failOnDataLoss to false to go on without what is lost"
+GO_ON_HINT = "Set failOnDataLoss to true to stop at this instead"
+
+
+class DataLost(RuntimeError):
+    """Offsets that the query wants are gone."""
+
+
+class CorruptRecords(RuntimeError):
+    """A batch that is damaged; the message says where it lies."""
+
+
+@dataclass(frozen=True)
+class RangePartition(InputPartition):
+    """start_offset <= offset < end_offset of one partition, for one task."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+
+
+def read_range(plan: Plan, schema: StructType, wanted: InputPartition) -> Iterator[Any]:
+    """Arrow batches of one task's records. Spark plans a task without a range for a query that has nothing to read."""
+    if not isinstance(wanted, RangePartition):
+        return
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    decoder = Decoder(
+        wanted.topic,
+        wanted.partition,
+        arrow.names,
+        read_committed=plan.read_committed,
+        check_crc=plan.check_crc,
+        rows_expected=wanted.end_offset - wanted.start_offset,
+    )
+    fetcher = BlockingFetcher(
+        plan.bootstrap,
+        wanted.topic,
+        wanted.partition,
+        wanted.start_offset,
+        wanted.end_offset,
+        client=dict(plan.task_client),
+        fetch_bytes=plan.fetch_bytes,
+        read_committed=plan.read_committed,
+    )
+    try:
+        position = wanted.start_offset
+        while (got := _next(plan, wanted, fetcher)) is not None:
+            try:
+                for batch in decoder.decode(got.records, position, wanted.end_offset, got.aborted):
+                    yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)
+            except KafkaError as error:
+                raise CorruptRecords(
+                    f"{wanted.topic}-{wanted.partition}, between offsets {position} and {fetcher.position}: {error}. "
+                    "Start behind it to read the rest, or restore the partition from a replica"
+                ) from error
+            position = fetcher.position
+    finally:
+        fetcher.close()
+
+
+def _next(plan: Plan, wanted: RangePartition, fetcher: BlockingFetcher) -> Fetched | None:
+    """The next answer; None at the end, or at the end of what is left when losses do not matter."""
+    while True:
+        try:
+            return fetcher.next()
+        except OffsetsGone as gone:
+            report_loss(plan.fail_on_data_loss, str(gone))
+            if not gone.offset < gone.log_start < wanted.end_offset:
+                return None
+            fetcher.skip_to(gone.log_start)
+        except RequestFailed as error:
+            if error.error not in TOPIC_GONE:
+                raise
+            report_loss(plan.fail_on_data_loss, f"{wanted.topic}-{wanted.partition} is gone ({error})")
+            return None
+
+
+def report_loss(fail: bool, message: str) -> None:
+    if fail:
+        raise DataLost(f"{message}. {FAIL_HINT}")
+    log.warning("%s. %s", message, GO_ON_HINT)
