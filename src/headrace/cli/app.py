@@ -74,13 +74,30 @@ def format_folders(
 
 @app.command("demo")
 def demo(
-    records: int = typer.Option(200_000, min=1_000, max=10_000_000, help="How many records to produce."),
-    keep: bool = typer.Option(False, "--keep", help="Leave the data folder for you to look at."),
+    time: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Run for 60s, 5m, 1h, then check every event.")] = None,
+    report: Annotated[str | None, typer.Option(metavar="FILE", help="Write an HTML report with plots; implies --for 60s.")] = None,
+    rate: Annotated[float, typer.Option(min=1, max=20_000, help="Events per second, on average.")] = 1_000,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same events.")] = 42,
+    brokers: Annotated[int, typer.Option(min=1, max=9, help="How many brokers to run.")] = 1,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="Leave the pipeline out.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave data and logs for you to look at.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Only a few seconds' proof that kill -9 loses nothing.")] = False,
+    records: Annotated[int, typer.Option(min=1_000, max=10_000_000, help="How many records --quick produces.")] = 200_000,
 ) -> None:
-    """Start a broker, produce, kill it with -9 in mid-stream, restart it, and check that nothing is lost."""
-    from headrace.cli.demo import demo as run_demo
+    """The main job, live: brokers, a feed of events, consumer groups and a Spark pipeline; checked when it ends."""
+    if quick:
+        from headrace.cli.proof import prove
 
-    raise typer.Exit(run_demo(records, keep))
+        raise typer.Exit(prove(records, keep))
+    from pathlib import Path
+
+    from headrace.cli.demo import demo as run_demo
+    from headrace.cli.demo import duration_s
+    from headrace.demo.run import Options
+
+    limit = time or ("60s" if report else None)
+    options = Options(duration_s(limit) if limit else None, rate, seed, not no_spark)
+    raise typer.Exit(run_demo(options, Path(report) if report else None, brokers, keep))
 
 
 @app.command("version")

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 READY = " ready on "
@@ -14,27 +15,47 @@ STOP_LIMIT_S = 15.0
 
 
 class BrokerProcess:
-    """`headrace up` on one folder. The port is chosen at the first start and kept for later ones."""
+    """`headrace up` on one folder. The port is chosen at the first start and kept for later ones.
 
-    def __init__(self, data: Path, log: Path) -> None:
+    With `words` they are the command line, and the process has a session of its own: Ctrl-C does not reach it.
+    """
+
+    def __init__(self, data: Path, log: Path, words: Sequence[str] | None = None, port: int = 0) -> None:
         self.data = data
         self.log = log
-        self.port = 0
+        self.port = port
+        self.words = words
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def start(self) -> str:
         """Start and wait until it is ready; returns the line it printed. Raises RuntimeError with the reason."""
-        command = [sys.executable, "-m", "headrace", "up", "--data", str(self.data), "--port", str(self.port)]
+        self.launch()
+        return self.await_ready()
+
+    def launch(self) -> None:
+        words = ["--data", str(self.data)] if self.words is None else self.words
+        command = [sys.executable, "-m", "headrace", "up", *words, "--port", str(self.port)]
         # Whatever the user has set for brokers of their own must not change this one.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=environment
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                start_new_session=self.words is not None,
             )
+
+    def await_ready(self) -> str:
         line = self._first_line()
         if READY not in line:
             self.kill9()

@@ -251,7 +251,7 @@ def test_sizes_and_pairs():
 def test_the_demo_ends_well_and_cleans_up(tmp_path):
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-m", "headrace", "demo", "--records", "20000"],
+        [sys.executable, "-m", "headrace", "demo", "--quick", "--records", "20000"],
         capture_output=True, text=True, timeout=60, check=False, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.cli.demo import BATCH_RECORDS, DemoFailed, build_batches, compare, read_rows
+from headrace.cli.proof import BATCH_RECORDS, DemoFailed, build_batches, compare, read_rows
 from headrace.records.batch import read_header
 
 

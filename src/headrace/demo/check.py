@@ -1,0 +1,121 @@
+"""The verdict: what came out, read back without Spark, against what the feed says must come out."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.client.admin import Admin
+from headrace.client.raw import fetch
+from headrace.demo.expected import Expected, Totals, Window
+from headrace.demo.ledger import Book, Ledger, compare
+from headrace.records.batch import Record, iter_headers, read_records
+
+FILES_LOG = "_spark_metadata"
+EXAMPLES_MAX = 3
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One promise, and whether it was kept."""
+
+    name: str
+    kept: bool
+    detail: str
+
+
+def check_group(name: str, promise: str, ledger: Ledger, book: Book, expulsions: int) -> Check:
+    """Every event once. A group that has gone on without a member may read again what that one had not committed."""
+    found = compare(ledger, book)
+    kept = found.is_exact or (
+        expulsions > 0 and not (found.missing or found.changed or found.unknown)
+    )
+    detail = f"{found.sent:,} sent, {found.got:,} received by {promise}"
+    wrong = {
+        "missing": found.missing, "changed": found.changed, "never sent": found.unknown,
+        "received again": found.repeated, "out of order": found.backwards,
+    }  # fmt: skip
+    detail += "; " + ", ".join(f"{count:,} {what}" for what, count in wrong.items())
+    if expulsions:
+        detail += f"; the group went on {expulsions} times without a member that did not answer"
+    return Check(f"group {name}", kept, detail)
+
+
+def check_windows(where: str, expected: Mapping[Window, Totals], found: Iterable[tuple[Window, Totals]], *, exactly_once: bool) -> Check:
+    """Every window as computed here. What is written at least once may be there again, but never different."""
+    seen: dict[Window, Totals] = {}
+    again = 0
+    wrong: list[str] = []
+    for window, totals in found:
+        if window in seen:
+            again += 1
+        if window not in expected:
+            wrong.append(f"{window} should not be there")
+        elif totals != expected[window]:
+            wrong.append(f"{window}: {totals} instead of {expected[window]}")
+        seen[window] = totals
+    missing = [window for window in expected if window not in seen]
+    kept = not wrong and not missing and not (exactly_once and again)
+    detail = f"{len(expected):,} windows computed here, {len(seen):,} found; {len(wrong):,} different, {len(missing):,} missing, {again:,} there again"
+    examples = [*wrong, *(f"{window} is missing" for window in missing)][:EXAMPLES_MAX]
+    return Check(where, kept, "; ".join([detail, *examples]))
+
+
+def check_rejects(expected: Expected, event_ids: Iterable[bytes]) -> Check:
+    """Each broken or stale event is in the topic of rejects, by where it came from; at least once."""
+    places = list(event_ids)
+    distinct = len(set(places))
+    detail = f"{expected.rejected:,} broken or stale events sent, {distinct:,} set aside; {len(places) - distinct:,} there again"
+    return Check("rejects in the topic", distinct == expected.rejected, detail)
+
+
+# -- reading back
+
+
+async def read_topic(admin: Admin, topic: str) -> list[Record]:
+    """Every record of a topic, from its start to where it ends now."""
+    found: list[Record] = []
+    for index, end in (await admin.list_offsets(topic)).items():
+        offset = 0
+        while offset < end.offset:
+            got = await fetch(admin.cluster, topic, index, offset)
+            before = offset
+            for at, header in iter_headers(got.records):
+                found.extend(record for record in read_records(got.records, at, header) if record.offset >= offset)
+                offset = header.end_offset
+            if offset == before:
+                raise RuntimeError(f"{topic}-{index}: nothing at offset {offset} although it ends at {end.offset}")
+    return found
+
+
+def windows_in_topic(records: Iterable[Record]) -> list[tuple[Window, Totals]]:
+    return [_window(json.loads(record.value or b"{}")) for record in records]
+
+
+def windows_in_parquet(folder: Path) -> list[tuple[Window, Totals]]:
+    """Rows of the files that Spark has committed: its log of files counts, not what else a crash has left there."""
+    import pyarrow.parquet as parquet
+
+    rows = [row for path in committed_files(folder) for row in parquet.ParquetFile(path).read().to_pylist()]
+    return [_window(row) for row in rows]
+
+
+def committed_files(folder: Path) -> list[Path]:
+    """Files in Spark's log: one entry per batch, now and then one that stands for all before it."""
+    entries = {int(path.name.split(".")[0]): path for path in (folder / FILES_LOG).glob("[0-9]*") if path.suffix in ("", ".compact")}
+    compacted = [number for number, path in entries.items() if path.suffix == ".compact"]
+    start = max(compacted, default=-1)
+    files: dict[str, None] = {}
+    for number in sorted(number for number in entries if number >= start):
+        for text in entries[number].read_text().splitlines()[1:]:
+            entry = json.loads(text)
+            if entry["action"] == "add":
+                files[entry["path"]] = None
+            else:
+                files.pop(entry["path"], None)
+    return [folder / Path(path).name for path in files]
+
+
+def _window(row: Mapping[str, Any]) -> tuple[Window, Totals]:
+    return (row["window_ms"], row["category"]), Totals(row["events"], row["orders"], row["cents"])

@@ -1,0 +1,198 @@
+"""The live picture in the terminal, drawn from the status alone; and plain lines where there is no terminal."""
+
+from collections.abc import Sequence
+
+from rich.columns import Columns
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.layout import Layout
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from headrace.demo.events import CATEGORIES, DUPLICATE, LATE, MALFORMED, STALE
+from headrace.demo.expected import WINDOW_MS
+from headrace.demo.status import GroupState, Series, Status
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+SPARK_POINTS = 40
+WINDOWS_SHOWN = 6
+NOTES_SHOWN = 6
+COLOURS = dict(zip(CATEGORIES, ("cyan", "yellow", "green", "magenta", "blue")))
+
+
+def sparkline(values: Sequence[float], width: int = SPARK_POINTS) -> str:
+    """The last `width` values as little bars, the highest one full."""
+    shown = list(values)[-width:]
+    top = max(shown, default=0.0)
+    if top <= 0:
+        return BLOCKS[0] * len(shown)
+    return "".join(BLOCKS[min(len(BLOCKS) - 1, int(value / top * (len(BLOCKS) - 1) + 0.5))] for value in shown)
+
+
+def draw(status: Status, height: int = 40) -> RenderableType:
+    """The whole screen."""
+    layout = Layout()
+    layout.split_column(
+        Layout(_head(status), size=3),
+        Layout(name="top", size=9),
+        Layout(name="middle", size=10),
+        Layout(name="bottom"),
+    )
+    layout["top"].split_row(Layout(_feed(status), ratio=2), Layout(_groups(status), ratio=3))
+    layout["middle"].split_row(Layout(_pipeline(status), ratio=3), Layout(_windows(status), ratio=2))
+    layout["bottom"].split_row(Layout(_notes(status, max(1, height - 24)), ratio=2), Layout(_hints(status), ratio=3))
+    return layout
+
+
+def _head(status: Status) -> Panel:
+    brokers = Text.assemble("  ", style="default")
+    for node in status.nodes:
+        colour = "green" if node.is_up else "red"
+        brokers.append("● " if node.is_up else "○ ", style=colour)
+        brokers.append(f"{node.address}{' ' + node.note if node.note else ''}  ", style=colour if not node.is_up else "")
+    clock = _clock(status.elapsed_s) + (f" of {_clock(status.limit_s)}" if status.limit_s else "")
+    text = Text.assemble(("Headrace ", "bold cyan"), ("demo  ", "bold"), brokers, (f"{status.phase}  {clock}", "dim"))
+    return Panel(text, border_style="cyan")
+
+
+def _feed(status: Status) -> Panel:
+    stalled = Text("  waiting for a broker", style="bold red") if status.stalled_s > 0.5 else Text("")
+    body = Stack(
+        Text.assemble((f"{status.rate:,.0f}", "bold green"), " events/s", stalled),
+        Text(sparkline([value for _, value in status.rates]), style="green"),
+        Text.assemble((f"{status.sent:,}", "bold"), " acknowledged after fsync"),
+        Text(
+            f"late {status.kinds[LATE]:,}   twice {status.kinds[DUPLICATE]:,}   "
+            f"broken {status.kinds[MALFORMED]:,}   stale {status.kinds[STALE]:,}",
+            style="dim",
+        ),
+        Text(f"longest wait for an acknowledgement {status.slowest_s * 1000:,.0f} ms", style="dim"),
+    )
+    return Panel(body, title="[b]feed[/] shop-events", title_align="left", border_style="green")
+
+
+def _groups(status: Status) -> Panel:
+    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
+    for column, justify in (("group", "left"), ("partitions of each member", "left"), ("rec/s", "right"), ("lag", "right"), ("", "left")):
+        table.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for group in status.groups:
+        lag = "?" if group.lag is None else f"{group.lag:,}"
+        shares = "  ".join(",".join(map(str, partitions)) or "-" for _, partitions, _ in group.members)
+        table.add_row(
+            Text.assemble((group.name, "bold"), (f" {group.role}", "dim")),
+            shares,
+            f"{group.rate:,.0f}",
+            Text(lag, style=_lag_style(group)),
+            Text(sparkline(_values(group.lags), 12), style="yellow"),
+        )
+    return Panel(table, title="[b]groups[/]", title_align="left", border_style="yellow")
+
+
+def _lag_style(group: GroupState) -> str:
+    return "bold red" if (group.lag or 0) > max(5_000, 5 * group.rate) else "default"
+
+
+def _pipeline(status: Status) -> Panel:
+    if not status.queries:
+        return Panel(Text(status.spark or "-", style="dim"), title="[b]pipeline[/] Spark", title_align="left", border_style="magenta")
+    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
+    for column, justify in (("query", "left"), ("batch", "right"), ("rows", "right"), ("rows/s", "right"), ("took", "right"), ("", "left")):
+        table.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for query in status.queries.values():
+        table.add_row(
+            Text.assemble((query.name, "bold"), (f" → {query.target}", "dim")),
+            f"{query.batches}",
+            f"{query.rows:,}",
+            f"{query.rows_per_s:,.0f}",
+            f"{query.duration_ms / 1000:.1f} s",
+            Text(sparkline(_values(query.durations), 12), style="magenta"),
+        )
+    watermark = next((query.watermark for query in status.queries.values() if query.watermark), "")
+    below = Text(f"{status.spark}{'   watermark ' + watermark if watermark else ''}", style="dim")
+    return Panel(Stack(table, below), title="[b]pipeline[/] Spark", title_align="left", border_style="magenta")
+
+
+def _windows(status: Status) -> Panel:
+    rows = sorted(status.windows.items())[-WINDOWS_SHOWN:]
+    title = f"[b]sales[/] per {WINDOW_MS // 1000} s, shop-revenue"
+    if not rows:
+        waiting = "the first window ends when the watermark has passed it" if status.queries else "-"
+        return Panel(Text(waiting, style="dim"), title=title, title_align="left", border_style="blue")
+    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
+    table.add_column("window", no_wrap=True)
+    table.add_column("orders", justify="right")
+    table.add_column("€", justify="right")
+    table.add_column("", ratio=1, no_wrap=True)
+    top = max(sum(cents for _, _, cents in row.values()) for _, row in rows) or 1
+    for start_ms, row in rows:
+        cents = sum(cell[2] for cell in row.values())
+        table.add_row(_time_of_day(start_ms), f"{sum(cell[1] for cell in row.values()):,}", f"{cents / 100:,.0f}", _bar(row, top))
+    legend = Text.assemble(*((f"■ {name} ", COLOURS[name]) for name in CATEGORIES))
+    return Panel(Stack(table, legend), title=title, title_align="left", border_style="blue")
+
+
+def _bar(row: dict[str, tuple[int, int, int]], top: int, width: int = 20) -> Text:
+    bar = Text()
+    for category in CATEGORIES:
+        cents = row.get(category, (0, 0, 0))[2]
+        bar.append("█" * round(cents / top * width), style=COLOURS[category])
+    return bar
+
+
+def _notes(status: Status, height: int) -> Panel:
+    shown = list(status.notes)[-max(NOTES_SHOWN, height) :]
+    lines = [Text.assemble((f"{_clock(at_s)} ", "dim"), text) for at_s, text in shown]
+    return Panel(Stack(*lines), title="[b]what happened[/]", title_align="left", border_style="dim")
+
+
+def _hints(status: Status) -> Panel:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True, overflow="ellipsis")
+    for line in hints(status.bootstrap):
+        table.add_row(line)
+    keys = Text(status.keys, style="cyan")
+    return Panel(Stack(Columns([table]), keys), title="[b]try this[/] in another terminal", title_align="left", border_style="dim")
+
+
+def hints(bootstrap: str) -> list[str]:
+    at = f"-b {bootstrap.split(',')[0]}"
+    return [
+        f"headrace group describe order-queue {at}",
+        f"headrace topic describe shop-events {at}",
+        f"headrace group list {at}",
+        f"kcat -C {at} -t shop-revenue      (or any other Kafka client)",
+    ]
+
+
+def line(status: Status) -> str:
+    """One line of progress, for logs."""
+    groups = "; ".join(f"{g.name} {g.got:,}" + (f" (lag {g.lag:,})" if g.lag is not None else "") for g in status.groups if g.got)
+    parts = [
+        f"{_clock(status.elapsed_s)} {status.phase}:",
+        f"{status.sent:,} events, {status.rate:,.0f}/s;",
+        groups + ";" if groups else "",
+        f"Spark: {_pipeline_line(status)}" if status.spark or status.queries else "",
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def _pipeline_line(status: Status) -> str:
+    if not status.queries:
+        return status.spark
+    batches = ", ".join(f"{query.name} batch {query.batches}" for query in status.queries.values())
+    return f"{batches}; {len(status.windows)} windows"
+
+
+def _values(series: Series) -> list[float]:
+    return [value for _, value in series]
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02}"
+
+
+def _time_of_day(at_ms: int) -> str:
+    seconds = at_ms // 1000
+    return f"{seconds // 3600 % 24:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"

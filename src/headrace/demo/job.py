@@ -1,0 +1,222 @@
+"""The Spark pipeline, a process of its own: shop-events in; sales per window out, to a topic and to Parquet.
+
+Reads its options as JSON from the command line, writes what it does as JSON lines to stdout, and ends when its stdin
+does: a demo that dies leaves no Spark behind. `clean`, `reject` and `sell` are the pipeline; the rest runs it.
+"""
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.demo.expected import STALE_AFTER_MS, WATERMARK_MS, WINDOW_MS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+SCHEMA = (
+    "event_id string, event_time bigint, customer bigint, action string, category string, country string, "
+    "cents bigint, _corrupt string"
+)
+REQUIRED = ("event_id", "event_time", "action", "category", "cents")
+TRIGGER = "2 seconds"
+RESTARTS_MAX = 3
+
+TO_PARQUET, TO_TOPIC, TO_REJECTS = "sales-table", "sales-topic", "rejects"
+
+
+# -- the pipeline
+
+
+def judge(raw: "DataFrame") -> "DataFrame":
+    """Each record with its fields in `event` and, where it is no good, with the reason in `problem`."""
+    from pyspark.sql import functions as F
+
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
+    parsed = raw.withColumn("event", F.from_json(F.col("value").cast("string"), SCHEMA, options))
+    unreadable = F.col("event").isNull() | F.col("event._corrupt").isNotNull()
+    incomplete = F.lit(False)
+    for name in REQUIRED:
+        incomplete = incomplete | F.col(f"event.{name}").isNull()
+    stale = F.unix_millis("timestamp") - F.col("event.event_time") > STALE_AFTER_MS
+    problem = F.when(unreadable, "unreadable").when(incomplete, "incomplete").when(stale, "stale")
+    return parsed.withColumn("problem", problem)
+
+
+def clean(judged: "DataFrame") -> "DataFrame":
+    """Good events, each once however often it was sent."""
+    from pyspark.sql import functions as F
+
+    return (
+        judged.where(F.col("problem").isNull())
+        .select("event.*", F.timestamp_millis("event.event_time").alias("happened"))
+        .withWatermark("happened", f"{WATERMARK_MS} milliseconds")
+        .dropDuplicatesWithinWatermark(["event_id"])
+    )
+
+
+def sell(events: "DataFrame") -> "DataFrame":
+    """Sales per window and category."""
+    from pyspark.sql import functions as F
+
+    windows = events.groupBy(F.window("happened", f"{WINDOW_MS} milliseconds"), "category").agg(
+        F.count("*").alias("events"),
+        F.sum(F.when(F.col("action") == "order", 1).otherwise(0)).alias("orders"),
+        F.sum("cents").alias("cents"),
+    )
+    return windows.select(F.unix_millis("window.start").alias("window_ms"), "category", "events", "orders", "cents")
+
+
+def reject(judged: "DataFrame") -> "DataFrame":
+    """The others as they came, with headers that say what is wrong with them and where they are from."""
+    from pyspark.sql import functions as F
+
+    place = F.concat_ws("-", "topic", "partition", "offset").cast("binary")
+    headers = F.array(
+        F.struct(F.lit("problem").alias("key"), F.col("problem").cast("binary").alias("value")),
+        F.struct(F.lit("from").alias("key"), place.alias("value")),
+    )
+    return judged.where(F.col("problem").isNotNull()).select("key", "value", headers.alias("headers"))
+
+
+def to_records(sales: "DataFrame") -> "DataFrame":
+    """A window as a record: keyed by what it is about, so that a compacted topic would keep the latest."""
+    from pyspark.sql import functions as F
+
+    fields = ("window_ms", "category", "events", "orders", "cents")
+    return sales.select(
+        F.concat_ws(" ", "window_ms", "category").cast("binary").alias("key"),
+        F.to_json(F.struct(*fields)).cast("binary").alias("value"),
+    )
+
+
+# -- running it
+
+
+class Job:
+    """The three queries of the pipeline, restarted from their checkpoints should one fail."""
+
+    def __init__(self, spark: "SparkSession", options: dict[str, Any], say: Callable[..., None]) -> None:
+        self._spark = spark
+        self._options = options
+        self._say = say
+        self._folder = Path(options["folder"])
+        self._queries: dict[str, StreamingQuery] = {}
+        self._restarts: dict[str, int] = {}
+        self._starters = {TO_REJECTS: self._rejects, TO_PARQUET: self._sales_to_parquet, TO_TOPIC: self._sales_to_topic}
+
+    def start(self) -> None:
+        for name, starter in self._starters.items():
+            self._queries[name] = starter()
+
+    def watch(self) -> None:
+        """Start again what has failed; raise when that does not help."""
+        for name, query in self._queries.items():
+            if query.isActive:
+                continue
+            error = query.exception()
+            self._restarts[name] = self._restarts.get(name, 0) + 1
+            text = str(error).strip().splitlines()[0][:300] if error is not None else "it ended by itself"
+            if self._restarts[name] > RESTARTS_MAX:
+                raise RuntimeError(f"query {name} failed {RESTARTS_MAX + 1} times, at last with: {text}")
+            self._say(restarted=name, error=text)
+            self._queries[name] = self._starters[name]()
+
+    def stop(self) -> None:
+        for query in self._queries.values():
+            query.stop()
+
+    def _judged(self, group: str) -> "DataFrame":
+        raw = (
+            self._spark.readStream.format("headrace")
+            .option("kafka.bootstrap.servers", self._options["bootstrap"])
+            .option("subscribe", self._options["events"])
+            .option("startingOffsets", "earliest")
+            .option("kafka.group.id", f"spark-{group}")
+        )
+        return judge(raw.load())
+
+    def _write(self, frame: "DataFrame", name: str) -> Any:
+        writer = frame.writeStream.queryName(name).outputMode("append").trigger(processingTime=TRIGGER)
+        return writer.option("checkpointLocation", str(self._folder / "checkpoints" / name))
+
+    def _to_topic(self, frame: "DataFrame", name: str, topic: str) -> "StreamingQuery":
+        writer = self._write(frame, name).format("headrace").option("topic", topic)
+        return writer.option("kafka.bootstrap.servers", self._options["bootstrap"]).start()
+
+    def _rejects(self) -> "StreamingQuery":
+        return self._to_topic(reject(self._judged(TO_REJECTS)), TO_REJECTS, self._options["rejects"])
+
+    def _sales_to_topic(self) -> "StreamingQuery":
+        return self._to_topic(to_records(sell(clean(self._judged(TO_TOPIC)))), TO_TOPIC, self._options["sales"])
+
+    def _sales_to_parquet(self) -> "StreamingQuery":
+        sales = self._write(sell(clean(self._judged(TO_PARQUET))), TO_PARQUET)
+        return sales.format("parquet").option("path", self._options["table"]).start()
+
+
+def listen(spark: "SparkSession", say: Callable[..., None]) -> None:
+    """Tell of every micro-batch."""
+    from pyspark.sql.streaming import StreamingQueryListener
+
+    class Listener(StreamingQueryListener):  # type: ignore[misc]
+        def onQueryStarted(self, event: Any) -> None:
+            say(started=event.name)
+
+        def onQueryProgress(self, event: Any) -> None:
+            say(progress=json.loads(event.progress.json))
+
+        def onQueryTerminated(self, event: Any) -> None:
+            return None
+
+    spark.streams.addListener(Listener())
+
+
+def main() -> int:
+    options = json.loads(sys.argv[1])
+    lock = threading.Lock()
+
+    def say(**words: Any) -> None:
+        with lock:
+            sys.stdout.write(json.dumps(words) + "\n")
+            sys.stdout.flush()
+
+    from headrace.spark.session import spark_session
+
+    ended = threading.Event()
+
+    def await_end() -> None:
+        sys.stdin.buffer.read()
+        ended.set()
+
+    threading.Thread(target=await_end, daemon=True).start()
+    conf = {
+        "spark.sql.shuffle.partitions": "2",
+        # Everything that Spark puts aside goes where the demo removes it, also after a kill -9.
+        "spark.local.dir": options["scratch"],
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={options['scratch']}",
+    }
+    log = Path(options["folder"]) / "spark.log"
+    spark = spark_session(options.get("master", "local[2]"), "headrace demo", conf, log_file=log)
+    job = Job(spark, options, say)
+    try:
+        say(session=spark.version)
+        listen(spark, say)
+        job.start()
+        while not ended.wait(0.5):
+            job.watch()
+        job.stop()
+        say(stopped=True)
+    except Exception as error:
+        say(failed=f"{type(error).__name__}: {error}"[:2000])
+        return 1
+    finally:
+        spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The pipeline's process, seen from the demo: started, listened to, and ended with all its children."""
+
+import asyncio
+import importlib.util
+import json
+import os
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from headrace.demo.status import QueryState, Status
+
+STOP_LIMIT_S = 20.0
+LINE_BYTES_MAX = 1 << 20
+ERROR_BYTES = 2_000
+
+MISSING = "not installed: pip install 'headrace[spark]' adds the pipeline to the demo"
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("pyspark") is not None
+
+
+class SparkProcess:
+    """`start`, and `status` is kept up to date; `failure` says why it ended by itself."""
+
+    def __init__(self, options: dict[str, Any], folder: Path, status: Status, targets: dict[str, str]) -> None:
+        self.failure: str | None = None
+        self._options = options
+        self._errors = folder / "spark.err"
+        self._status = status
+        self._targets = targets
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._status.spark = "starting Spark"
+        command = [sys.executable, "-m", "headrace.demo.job", json.dumps(self._options)]
+        with self._errors.open("wb") as errors:
+            # A session of its own: Ctrl-C reaches the demo alone, which then ends everything in order.
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                limit=LINE_BYTES_MAX,
+            )
+        self._reader = asyncio.create_task(self._read(self._process))
+
+    async def stop(self) -> None:
+        """In order, by the end of its stdin; whatever is left after a while is killed, the JVM with it."""
+        process = self._process
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            async with asyncio.timeout(STOP_LIMIT_S):
+                await process.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self.kill()
+            await process.wait()
+            if self._reader is not None:
+                await asyncio.gather(self._reader, return_exceptions=True)
+
+    def kill(self) -> None:
+        """At once, by the process group: the Python driver, the JVM and Python workers."""
+        if self._process is not None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while text := await process.stdout.readline():
+            try:
+                message = json.loads(text)
+            except ValueError:
+                continue
+            self._heard(message)
+        code = await process.wait()
+        if code and self.failure is None:
+            end = self._errors.read_bytes()[-ERROR_BYTES:].decode(errors="replace").strip()
+            self.failure = f"Spark ended with code {code}: {end}"
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        status = self._status
+        if "session" in message:
+            status.spark = f"Spark {message['session']}"
+            status.note(f"Spark {message['session']} is ready")
+        elif "progress" in message:
+            self._progress(message["progress"])
+        elif "restarted" in message:
+            status.note(f"query {message['restarted']} failed and goes on from its checkpoint: {message['error']}")
+            if message["restarted"] in status.queries:
+                status.queries[message["restarted"]].restarts += 1
+        elif "failed" in message:
+            self.failure = message["failed"]
+
+    def _progress(self, found: dict[str, Any]) -> None:
+        name = found.get("name") or "?"
+        queries = self._status.queries
+        state = queries.get(name)
+        if state is None:
+            state = queries[name] = QueryState(name, self._targets.get(name, ""))
+        rows = found.get("numInputRows", 0)
+        duration_ms = found.get("durationMs", {}).get("triggerExecution", 0)
+        state.batches = found["batchId"] + 1
+        state.rows += rows
+        state.late_rows += sum(row.get("numRowsDroppedByWatermark", 0) for row in found.get("stateOperators", ()))
+        if rows:
+            state.rows_per_s = found.get("processedRowsPerSecond", 0.0)
+            state.duration_ms = duration_ms
+            state.durations.append((self._status.elapsed_s, duration_ms / 1000))
+        state.watermark = _behind(found.get("eventTime", {}).get("watermark"), found.get("timestamp")) or state.watermark
+        for source in found.get("sources", ()):
+            ends = source.get("endOffset")
+            if isinstance(ends, str):
+                ends = json.loads(ends)
+            if ends:
+                state.ends = ends
+
+
+def _behind(watermark: str | None, now: str | None) -> str:
+    """How far behind the clock the watermark is."""
+    if not watermark or not now or watermark.startswith("1970"):
+        return ""
+    return f"{(_moment(now) - _moment(watermark)).total_seconds():.0f} s behind"
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC)

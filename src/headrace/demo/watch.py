@@ -1,0 +1,83 @@
+"""Looks at the run from outside, as any user can: lag from the coordinator, windows from the pipeline's topic."""
+
+import asyncio
+import json
+import time
+
+from headrace.client.admin import Admin
+from headrace.client.errors import ClientError
+from headrace.client.group_consumer import GroupConsumer
+from headrace.client.groups import Groups
+from headrace.demo.feed import Feed
+from headrace.demo.groups import Group
+from headrace.demo.status import GroupState, Series, Status, per_second
+
+SAMPLE_S = 0.5
+LAG_S = 1.0
+AGAIN_S = 0.5
+
+
+async def sample(status: Status, feed: Feed, groups: list[Group]) -> None:
+    """Keep counts and rates up to date."""
+    sent: Series = []
+    got: dict[str, Series] = {group.name: [] for group in groups}
+    while True:
+        now_s = status.elapsed_s
+        sent.append((now_s, feed.acknowledged))
+        status.sent, status.kinds, status.slowest_s = feed.acknowledged, feed.kinds, feed.slowest_s
+        status.stalled_s = time.monotonic() - feed.waiting_since_s if feed.waiting_since_s is not None else 0.0
+        status.rate = per_second(sent[-8:])
+        status.rates.append((now_s, per_second(sent[-3:], SAMPLE_S)))
+        for group in groups:
+            group.check()
+            series = got[group.name]
+            series.append((now_s, group.book.total))
+            state = status.group(group.name)
+            state.got, state.rate = group.book.total, per_second(series[-8:])
+            state.members = [(worker.name, worker.partitions, worker.got) for worker in group.workers]
+        await asyncio.sleep(SAMPLE_S)
+
+
+async def watch_lag(status: Status, bootstrap: str, topic: str) -> None:
+    """The lag of every group that reads the topic, as the brokers tell it; Spark's queries are groups too."""
+    async with Admin(bootstrap, client_id="demo-lag", retry_timeout_s=2.0) as admin:
+        groups = Groups(admin)
+        while True:
+            try:
+                ends = {index: found.offset for index, found in (await admin.list_offsets(topic)).items()}
+                for listed in await groups.list_groups():
+                    committed = await groups.committed(listed.group_id)
+                    mine = {index: row.offset for (name, index), row in committed.items() if name == topic}
+                    if mine:
+                        _note_lag(status, listed.group_id, ends, mine)
+            except ClientError:
+                # A broker is away, as it is meant to be for a while: the last figures stand.
+                await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(LAG_S)
+
+
+def _note_lag(status: Status, group_id: str, ends: dict[int, int], committed: dict[int, int]) -> None:
+    state = next((group for group in status.groups if group.name == group_id), None)
+    if state is None:
+        state = GroupState(group_id, "Spark")
+        status.groups.append(state)
+    lag = sum(max(0, end - committed.get(index, 0)) for index, end in ends.items())
+    if state.role == "Spark":
+        state.got = sum(committed.values())
+    state.lag = lag
+    state.lags.append((status.elapsed_s, lag))
+
+
+async def watch_windows(status: Status, bootstrap: str, topic: str) -> None:
+    """The pipeline's results as they come, by a consumer like any other."""
+    while True:
+        try:
+            consumer = GroupConsumer(bootstrap, group="dashboard", topics=[topic], auto_offset_reset="earliest")
+            async with consumer:
+                while True:
+                    for record in await consumer.poll(1.0):
+                        row = json.loads(record.value or b"{}")
+                        window = status.windows.setdefault(row["window_ms"], {})
+                        window[row["category"]] = (row["events"], row["orders"], row["cents"])
+        except ClientError:
+            await asyncio.sleep(AGAIN_S)
