@@ -90,7 +90,7 @@ class OutgoingBatch(msgspec.Struct):
 class _Queued:
     """A batch under way. `order` counts up within its partition; sequences start again at 0 now and then."""
 
-    __slots__ = ("count", "deadline", "order", "sequence", "view")
+    __slots__ = ("count", "deadline", "is_retry", "order", "sequence", "view")
 
     def __init__(self, view: memoryview, count: int, sequence: int, order: int, deadline: float) -> None:
         self.view = view
@@ -98,6 +98,7 @@ class _Queued:
         self.sequence = sequence
         self.order = order
         self.deadline = deadline
+        self.is_retry = False
 
 
 class _Lane:
@@ -108,6 +109,7 @@ class _Lane:
         "failed",
         "fresh_starts",
         "in_flight",
+        "is_known",
         "next_sequence",
         "order",
         "partition",
@@ -115,6 +117,7 @@ class _Lane:
         "pending",
         "producer",
         "recovering",
+        "retries",
         "topic",
         "waiting",
         "written",
@@ -129,8 +132,16 @@ class _Lane:
         self.pending: deque[_Queued] = deque()
         self.failed: list[_Queued] = []
         self.in_flight = 0
+        self.is_known = False
+        """Whether the leader has taken a batch of this producer: of one unknown to it, it takes any sequence first."""
         self.error: ClientError | None = None
         self.recovering = False
+        self.retries = 0
+        """Batches that failed before and are not acknowledged yet.
+
+        While there are any, one goes at a time: it may have been written at first, and a broker that has seen five
+        later ones would no longer know it again.
+        """
         self.waiting = False
         """Whether the lane stands in its broker's queue of lanes with something to send."""
         self.pause_s = BACKOFF_S_MIN
@@ -251,7 +262,8 @@ class ProducerCore:
 
     def _offer(self, lane: _Lane) -> None:
         """Put a lane with something to send into the queue of its leader."""
-        if lane.recovering or lane.waiting or not lane.pending or lane.in_flight >= self.in_flight_max:
+        in_flight_max = self.in_flight_max if lane.is_known and not lane.retries else 1
+        if lane.recovering or lane.waiting or not lane.pending or lane.in_flight >= in_flight_max:
             return
         topic = self.cluster.topics.get(lane.topic)
         partition = topic.partitions.get(lane.partition) if topic is not None else None
@@ -390,6 +402,9 @@ class ProducerCore:
         self._buffered_bytes -= len(batch.view)
         lane.in_flight -= 1
         lane.fresh_starts = 0
+        lane.is_known = True
+        if batch.is_retry:
+            lane.retries -= 1
         if not lane.recovering:
             lane.pause_s = BACKOFF_S_MIN
             self._offer(lane)
@@ -424,6 +439,8 @@ class ProducerCore:
         assert lane.recovering and not lane.in_flight and error is not None
         for batch in sorted(lane.failed, key=lambda batch: batch.order, reverse=True):
             lane.pending.appendleft(batch)
+            lane.retries += not batch.is_retry
+            batch.is_retry = True
         lane.failed.clear()
         code = error.error if isinstance(error, RequestFailed) else None
         if code in TOO_LARGE:
@@ -488,15 +505,17 @@ class ProducerCore:
             view = memoryview(bytearray(build_batch(part, compression=header.codec)))
             set_producer(view, lane.producer.id, lane.producer.epoch, sequence)
             halves.append(_Queued(view, len(part), sequence, batch.order, batch.deadline))
+            halves[-1].is_retry = True
             sequence = next_sequence(sequence, len(part))
             self._buffered_bytes += len(view)
+        lane.retries += 1
         lane.pending.extendleft(reversed(halves))
         for order, queued in enumerate(lane.pending, start=batch.order):
             queued.order = order
         lane.order = batch.order + len(lane.pending)
 
     async def _start_afresh(self, lane: _Lane, error: ClientError) -> None:
-        """The broker has lost this producer's place in a partition: number what is left under a new producer id.
+        """The broker has lost records of this producer: number what is left under a new producer id.
 
         Refused at the head of the queue, so none of it is written and nothing can double.
         """
@@ -505,6 +524,7 @@ class ProducerCore:
             raise error
         log.warning("%s: %s; going on under a new producer id", lane.name, error)
         lane.producer = await self._new_producer_id()
+        lane.is_known = False
         sequence = 0
         for batch in lane.pending:
             batch.sequence = sequence

@@ -1,0 +1,302 @@
+"""The idempotent producer against a broker that fails in every way a broker may: nothing lost, doubled or reordered."""
+
+import asyncio
+import random
+
+import pytest
+
+from headrace.client import producer_core
+from headrace.client.cluster import Cluster
+from headrace.client.errors import ClientError, RequestFailed, RequestTimedOut
+from headrace.client.producer_core import OutgoingBatch, ProducerCore
+from headrace.errors import Err
+from headrace.protocol import messages as m
+from headrace.protocol.api import ApiKey
+from headrace.records.batch import Record, build_batch, iter_records, read_header, validate
+from tests.unit.client.fake import HANG_UP, SILENT, TOPIC_ID, FakeBroker
+
+REMEMBERED = 5
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(producer_core, "BACKOFF_S_MIN", 0.001)
+    monkeypatch.setattr(producer_core, "BACKOFF_S_MAX", 0.01)
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+def batch_of(*numbers, topic="t", partition=0, size=0):
+    records = [Record(0, 1000, None, b"%d" % number + b" " * size) for number in numbers]
+    return OutgoingBatch(topic, partition, memoryview(bytearray(build_batch(records))), len(records))
+
+
+class Partition:
+    """What a broker knows of a partition: its records, and each producer's last batches."""
+
+    def __init__(self, refuse_above=1 << 30):
+        self.values = []
+        self.producers = {}
+        self.refuse_above = refuse_above
+        self.sizes = []
+
+    def append(self, records):
+        header = validate(bytearray(records), memoryview(bytearray(records)), 0, len(records))
+        header = read_header(records)
+        if len(records) > self.refuse_above:
+            return Err.MESSAGE_TOO_LARGE, -1
+        known = self.producers.setdefault(header.producer_id, [])
+        for first, count, offset in known:
+            if (first, count) == (header.base_sequence, header.count):
+                return Err.NONE, offset
+        # A producer without a past may begin anywhere, as with Kafka.
+        expected = known[-1][0] + known[-1][1] if known else header.base_sequence
+        if header.base_sequence != expected:
+            return Err.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        offset = len(self.values)
+        self.values += [int(record.value) for record in iter_records(records)]
+        self.sizes.append(len(records))
+        known.append((header.base_sequence, header.count, offset))
+        del known[:-REMEMBERED]
+        return Err.NONE, offset
+
+
+class Broker(FakeBroker):
+    """A fake that keeps what it takes. `trouble(partition)` may give an error before or after it has written."""
+
+    def __init__(self, partitions=1, trouble=None, **kwargs):
+        super().__init__(**kwargs)
+        self.add_topic("t", partitions)
+        self.partitions = [Partition() for _ in range(partitions)]
+        self.trouble = trouble or (lambda index: None)
+        self.producer_ids = 0
+        self.handlers[ApiKey.PRODUCE] = self.produce
+        self.handlers[ApiKey.INIT_PRODUCER_ID] = self.init
+
+    def init(self, request, version):
+        self.producer_ids += 1
+        return m.InitProducerIdResponse(producer_id=100 + self.producer_ids, producer_epoch=0)
+
+    async def produce(self, request, version):
+        kind = m.ProduceResponse
+        rows = []
+        for part in request.topic_data[0].partition_data:
+            what = self.trouble(part.index)
+            if what is HANG_UP or what is SILENT:
+                return what
+            if isinstance(what, tuple):
+                self.partitions[part.index].append(part.records)
+                (what,) = what
+                if what is HANG_UP:
+                    return what
+                error, offset = what, -1
+            elif what is not None:
+                error, offset = what, -1
+            else:
+                error, offset = self.partitions[part.index].append(part.records)
+            rows.append(kind.PartitionProduceResponse(index=part.index, error_code=error, base_offset=offset))
+        return kind(responses=[kind.TopicProduceResponse(name="t", topic_id=TOPIC_ID, partition_responses=rows)])
+
+
+async def session(broker, batches, **options):
+    async with (
+        broker,
+        Cluster(broker.address, request_timeout_s=1) as cluster,
+        ProducerCore(cluster, **options) as producer,
+    ):
+        await producer.partition_count("t")
+        await producer.send(batches)
+        return await producer.flush()
+
+
+def test_batches_arrive_in_order_several_in_flight():
+    async def play():
+        broker = Broker(partitions=2)
+        batches = [batch_of(2 * n, 2 * n + 1, partition=n % 2) for n in range(50)]
+        written = await session(broker, batches)
+        assert broker.partitions[0].values == [n for n in range(100) if n % 4 < 2]
+        assert written["t", 0].records == 50 and written["t", 0].first_offset == 0 and written["t", 0].last_offset == 49
+
+    run(play())
+
+
+def test_no_more_than_allowed_is_in_flight():
+    async def play():
+        most, now = 0, 0
+
+        async def slow(request, version):
+            nonlocal most, now
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0.01)
+            now -= 1
+            return await Broker.produce(broker, request, version)
+
+        broker = Broker()
+        broker.handlers[ApiKey.PRODUCE] = slow
+        await session(broker, [batch_of(n) for n in range(20)], in_flight_max=3)
+        # The fake answers one request of a connection at a time: what counts is that all came, in order.
+        assert broker.partitions[0].values == list(range(20)) and most <= 3
+
+    run(play())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_trouble_loses_doubles_or_reorders(seed):
+    rng = random.Random(seed)
+    kinds = [
+        None,
+        Err.NOT_LEADER_OR_FOLLOWER,
+        Err.NOT_ENOUGH_REPLICAS,
+        Err.KAFKA_STORAGE_ERROR,
+        HANG_UP,
+        (Err.NOT_ENOUGH_REPLICAS_AFTER_APPEND,),
+        (Err.REQUEST_TIMED_OUT,),
+        (HANG_UP,),
+    ]
+
+    def trouble(index):
+        return rng.choice(kinds) if rng.random() < 0.3 else None
+
+    async def play():
+        broker = Broker(partitions=3, trouble=trouble)
+        batches, expected, number = [], [[], [], []], 0
+        for _ in range(60):
+            partition, count = rng.randrange(3), rng.randint(1, 4)
+            numbers = list(range(number, number + count))
+            number += count
+            batches.append(batch_of(*numbers, partition=partition))
+            expected[partition] += numbers
+        written = await session(broker, batches, in_flight_max=rng.randint(1, 5))
+        assert [partition.values for partition in broker.partitions] == expected
+        assert sum(one.records for one in written.values()) == number
+
+    run(play())
+
+
+def test_a_silent_broker_is_given_up_on_and_tried_again():
+    answers = iter([SILENT, None])
+
+    async def play():
+        broker = Broker(trouble=lambda index: next(answers, None))
+        await session(broker, [batch_of(n) for n in range(8)], produce_timeout_ms=10)
+        assert broker.partitions[0].values == list(range(8)) and broker.connections >= 2
+
+    run(play())
+
+
+def test_too_large_batches_are_split_and_keep_their_order():
+    async def play():
+        broker = Broker()
+        broker.partitions[0].refuse_above = 400
+        batches = [batch_of(*range(start, start + 20), size=30) for start in range(0, 200, 20)]
+        await session(broker, batches)
+        assert broker.partitions[0].values == list(range(200))
+        assert max(broker.partitions[0].sizes) <= 400
+
+    run(play())
+
+
+def test_one_record_too_large_is_said_with_the_option_to_raise():
+    async def play():
+        broker = Broker()
+        broker.partitions[0].refuse_above = 100
+        with pytest.raises(RequestFailed, match=r"max\.message\.bytes"):
+            await session(broker, [batch_of(1, size=500)])
+
+    run(play())
+
+
+def test_a_broker_that_lost_records_gets_a_new_producer():
+    async def play():
+        broker = Broker()
+        async with broker, Cluster(broker.address) as cluster, ProducerCore(cluster) as producer:
+            await producer.partition_count("t")
+            await producer.send([batch_of(0), batch_of(1)])
+            await producer.flush()
+            # As after an unclean election: the last batch is gone, from the log and from memory.
+            broker.partitions[0].values.pop()
+            broker.partitions[0].producers[101].pop()
+            await producer.send([batch_of(n) for n in range(2, 10)])
+            await producer.flush()
+            assert broker.partitions[0].values == [0, *range(2, 10)] and broker.producer_ids == 2
+
+    run(play())
+
+
+def test_an_error_that_no_retry_cures_reaches_every_caller():
+    async def play():
+        broker = Broker(trouble=lambda index: Err.TOPIC_AUTHORIZATION_FAILED)
+        async with broker, Cluster(broker.address) as cluster, ProducerCore(cluster) as producer:
+            await producer.partition_count("t")
+            await producer.send([batch_of(0)])
+            with pytest.raises(RequestFailed) as caught:
+                await producer.flush()
+            assert caught.value.error is Err.TOPIC_AUTHORIZATION_FAILED and "t-0" in str(caught.value)
+            with pytest.raises(RequestFailed):
+                await producer.send([batch_of(1)])
+
+    run(play())
+
+
+def test_time_runs_out_with_the_last_reason():
+    async def play():
+        broker = Broker(trouble=lambda index: Err.NOT_ENOUGH_REPLICAS)
+        with pytest.raises(RequestTimedOut, match=r"t-0 took no record for 0\.3 s; .*NOT_ENOUGH_REPLICAS"):
+            await session(broker, [batch_of(0)], delivery_timeout_s=0.3)
+
+    run(play())
+
+
+def test_a_full_buffer_holds_callers_back():
+    async def play():
+        broker = Broker()
+        gate = asyncio.Event()
+
+        async def gated(request, version):
+            await gate.wait()
+            return await Broker.produce(broker, request, version)
+
+        broker.handlers[ApiKey.PRODUCE] = gated
+        async with (
+            broker,
+            Cluster(broker.address) as cluster,
+            ProducerCore(cluster, buffer_bytes_max=1000) as producer,
+        ):
+            await producer.partition_count("t")
+            sending = asyncio.ensure_future(producer.send([batch_of(n, size=300) for n in range(10)]))
+            done, _ = await asyncio.wait([sending], timeout=0.2)
+            assert not done
+            gate.set()
+            await sending
+            await producer.flush()
+            assert broker.partitions[0].values == list(range(10))
+
+    run(play())
+
+
+def test_a_missing_topic_is_named():
+    async def play():
+        broker = Broker()
+        async with broker, Cluster(broker.address) as cluster, ProducerCore(cluster) as producer:
+            with pytest.raises(ClientError, match="'nope': there is no topic of this name"):
+                await producer.partition_count("nope")
+
+    run(play())
+
+
+def test_the_leader_is_found_when_there_is_none_at_first():
+    async def play():
+        broker = Broker()
+        broker.add_topic("t", 1, leader=-1)
+        async with broker, Cluster(broker.address) as cluster, ProducerCore(cluster) as producer:
+            await producer.partition_count("t")
+            await producer.send([batch_of(n) for n in range(3)])
+            await asyncio.sleep(0.1)
+            broker.add_topic("t", 1)
+            await producer.flush()
+            assert broker.partitions[0].values == [0, 1, 2]
+
+    run(play())
