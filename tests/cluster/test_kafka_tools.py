@@ -1,0 +1,64 @@
+"""Kafka's own command-line tools against a cluster of Headrace brokers."""
+
+import json
+import re
+
+import pytest
+
+from headrace.testing.cluster import TestCluster
+from tests.reference.apache import Unavailable, java, libs, run_tool
+
+pytestmark = pytest.mark.reference
+TOOLS = "org.apache.kafka.tools"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def jars() -> None:
+    try:
+        java()
+        libs()
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+
+
+def run(cluster: TestCluster, tool: str, *args: str) -> str:
+    return run_tool(f"{TOOLS}.{tool}", "--bootstrap-server", cluster.bootstrap, *args)
+
+
+def test_kafka_metadata_quorum_describes_it(cluster: TestCluster) -> None:
+    text = run(cluster, "MetadataQuorumCommand", "describe", "--status")
+    assert re.search(rf"ClusterId:\s+{cluster.cluster_id}", text), text
+    assert re.search(rf"LeaderId:\s+{cluster.quorum_leader()}\n", text), text
+    assert re.search(r"MaxFollowerLag:\s+\d+\n", text), text
+    rows = run(cluster, "MetadataQuorumCommand", "describe", "--replication").splitlines()
+    assert sorted((row.split()[0], row.split()[-1]) for row in rows[1:]) == [
+        (str(n), "Leader" if n == cluster.quorum_leader() else "Follower") for n in (1, 2, 3)
+    ]
+
+
+def test_kafka_topics_describes_replicas_and_isr(cluster: TestCluster) -> None:
+    cluster.create_topic("described", assignments={0: [2, 3, 1], 1: [3, 1, 2]})
+    text = run(cluster, "TopicCommand", "--describe", "--topic", "described")
+    assert re.search(r"Partition: 0\s+Leader: 2\s+Replicas: 2,3,1\s+Isr: [\d,]+", text), text
+    assert "ReplicationFactor: 3" in text
+    assert run(cluster, "TopicCommand", "--describe", "--under-replicated-partitions").strip() == ""
+
+
+def test_kafka_reassign_partitions_moves_replicas(cluster: TestCluster) -> None:
+    cluster.create_topic("reassigned", assignments={0: [1, 2]})
+    plan = cluster.folder / "kafka-plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": "reassigned", "partition": 0, "replicas": [3, 2]}]}))
+    words = ("--reassignment-json-file", str(plan))
+    text = run(cluster, "reassign.ReassignPartitionsCommand", *words, "--execute", "--throttle", "50000000")
+    assert "Successfully started partition reassignment" in text, text
+    cluster.wait("the move", lambda: cluster.partition("reassigned").replicas == (3, 2))
+    text = run(cluster, "reassign.ReassignPartitionsCommand", *words, "--verify")
+    assert "is completed" in text and "Clearing" in text, text
+
+
+def test_kafka_leader_election_gives_the_lead_back(cluster: TestCluster) -> None:
+    cluster.create_topic("led", assignments={0: [3, 1]})
+    cluster.restart(3)
+    cluster.wait_in_sync("led")
+    run(cluster, "LeaderElectionCommand", "--election-type", "preferred", "--topic", "led", "--partition", "0")
+    assert cluster.leader_of("led") == 3
