@@ -30,7 +30,7 @@ class HeadraceDataSource(DataSource):
         return batch_reader(schema, self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from headrace.spark.source import HeadraceStreamReader
+        from headrace.spark.stream import HeadraceStreamReader
 
         return HeadraceStreamReader(schema, self.options)
 

@@ -177,6 +177,9 @@ class Lookup:
         if offsets:
             self._retried(lambda: self._groups().commit(group, offsets, metadata=metadata))
 
+    def delete_group(self, group: str) -> None:
+        self._retried(lambda: self._groups().delete(group))
+
     # -- inside
 
     def _retried(self, work: Callable[[], Awaitable[T]]) -> T:

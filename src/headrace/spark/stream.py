@@ -1,0 +1,153 @@
+"""A stream over topics, on the driver: from where to where each batch goes, and what that means for brokers.
+
+Spark keeps one process with one reader per running query and calls it in turn; `read` runs in tasks, on a copy that was
+pickled before anything was asked.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from headrace.spark.lookup import Lookup
+from headrace.spark.offsets import OffsetRange, Offsets, available, from_json, limited, listed, to_json
+from headrace.spark.plan import read_plan
+from headrace.spark.progress import Progress
+from headrace.spark.reader import read_range, report_loss
+from headrace.spark.schema import check_schema
+from headrace.spark.source import tasks
+
+Json = dict[str, Any]
+
+
+class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
+        self._plan = read_plan(options, streaming=True)
+        check_schema(schema, self._plan.values)
+        self._schema = schema
+        self._lookup: Lookup | None = None
+        self._progress: Progress | None = None
+        self._initial: Offsets | None = None
+        self._target: Offsets | None = None
+        """Trigger.AvailableNow: where everything ended when the query began."""
+        self._latest: Offsets | None = None
+        self._triggered_s = float("-inf")
+
+    def __getstate__(self) -> Json:
+        # Connections stay on the driver.
+        return {**self.__dict__, "_lookup": None, "_progress": None}
+
+    @property
+    def lookup(self) -> Lookup:
+        if self._lookup is None:
+            self._lookup = Lookup(self._plan)
+        return self._lookup
+
+    @property
+    def progress(self) -> Progress:
+        if self._progress is None:
+            self._progress = Progress(self._plan, self.lookup)
+        return self._progress
+
+    # -- where batches begin and end
+
+    def initialOffset(self) -> Json:
+        """Where the query starts. Asked several times per start, and again when the first batch is repeated."""
+        if self._initial is None:
+            start = self.progress.pinned_start()
+            if start is None:
+                start = self.lookup.resolve(self._plan.start, self.lookup.partitions(), starting=True)
+                self.progress.pin(start)
+            self._initial = start
+        return to_json(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        # Spark's Python API has no limits from both sides; the lower one is seen to in latestOffset.
+        most, least = self._plan.values["maxOffsetsPerTrigger"], self._plan.values["minOffsetsPerTrigger"]
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadMinRows(least) if least is not None else ReadAllAvailable()
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        begin = from_json(start)
+        if begin != self._initial:
+            # Spark asks for the next batch when all before it are done, also when there is none, as at the end of
+            # Trigger.AvailableNow, where it never calls commit().
+            self.progress.done(begin)
+        end = self._latest = self._target if self._target is not None else self._ends(begin)
+        if isinstance(limit, ReadAllAvailable) or end == begin:
+            return to_json(end)
+        begin = {**self._starts_of_added(begin, end), **begin}
+        if self._is_too_early(begin, end):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        return to_json(end)
+
+    def reportLatestOffset(self) -> Json | None:
+        return to_json(self._latest) if self._latest is not None else None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._ends({})
+
+    def _ends(self, begin: Offsets) -> Offsets:
+        """Where everything ends. A topic that was read before and is gone is a loss; `partitions` says so."""
+        found = self.lookup.partitions(missing_ok={topic for topic, _ in begin})
+        return self.lookup.latest(found, begin)
+
+    def _starts_of_added(self, begin: Offsets, end: Offsets) -> Offsets:
+        added = [one for one in end if one not in begin]
+        return self.lookup.earliest(added) if added else {}
+
+    def _is_too_early(self, begin: Offsets, end: Offsets) -> bool:
+        """minOffsetsPerTrigger: whether to wait for more, at most maxTriggerDelay. Nothing more comes to AvailableNow."""
+        least = self._plan.values["minOffsetsPerTrigger"]
+        if least is None or self._target is not None:
+            return False
+        now_s = time.monotonic()
+        waited_ms = (now_s - self._triggered_s) * 1000
+        if available(begin, end) < least and waited_ms < self._plan.values["maxTriggerDelay"]:
+            return True
+        self._triggered_s = now_s
+        return False
+
+    # -- batches
+
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
+        begin, until = from_json(start), from_json(end)
+        gone = sorted(begin.keys() - until.keys())
+        if gone:
+            self._lost(f"{listed(gone)} no longer exists; what was not read of it is lost")
+        for one, offset in self._starts_of_added(begin, until).items():
+            if offset:
+                self._lost(f"{one[0]}-{one[1]} is new and starts at {offset} rather than 0; what was before is lost")
+            begin[one] = offset
+        shrunk = [one for one, offset in until.items() if offset < begin[one]]
+        for one in shrunk:
+            self._lost(f"{one[0]}-{one[1]} was read to {begin[one]} and ends at {until[one]} now: it was made anew or cut")
+        # What goes on under the old name is new to the query from its beginning.
+        begin.update(self.lookup.earliest(shrunk) if shrunk else {})
+        return tasks(self._plan, [OffsetRange(*one, begin[one], offset) for one, offset in until.items()])
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_range(self._plan, self._schema, partition)
+
+    def commit(self, end: Json) -> None:
+        self.progress.done(from_json(end))
+
+    def stop(self) -> None:
+        if self._lookup is not None:
+            self._lookup.close()
+            self._lookup = self._progress = None
+
+    def _lost(self, message: str) -> None:
+        report_loss(self._plan.fail_on_data_loss, message)
