@@ -164,6 +164,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("dedupHeaders", boolean, False,
            "Mark each record with query, batch, partition and row, equal when Spark writes it again.", WRITES),
     Option("checkpointLocation", text, None, "Spark's own, for streams.", WRITES),
+    Option("queryName", text, None, "Spark's own, for streams.", WRITES),
 )  # fmt: skip
 
 BY_KEY: dict[str, Option] = {option.name.lower(): option for option in OPTIONS}
