@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+BASE   := $(VENV)/.installed-base
 STAMP  := $(VENV)/.installed
+ARGS   ?=
 .DEFAULT_GOAL := help
 # Compiled modules are kept: without them every start of a broker compiles a hundred files.
 export PYTHONDONTWRITEBYTECODE =
@@ -10,19 +12,26 @@ export PYTHONDONTWRITEBYTECODE =
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml
+$(BASE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headrace needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	@echo "1/3 making $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing headrace and its tools into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[all,dev]'
+	@echo "2/3 installing headrace with Spark and a Java runtime (about 600 MB the first time, none of it outside $(VENV) and uv's cache)"
+	@$(BIN)/uv pip install --python $(BIN)/python -e '.[all]'
+	@echo "3/3 compiling"
 	@$(BIN)/python -m compileall -q src
+	@touch $@
+
+$(STAMP): $(BASE)
+	@echo "installing the tools for tests and benches"
+	@$(BIN)/uv pip install --python $(BIN)/python -e '.[all,dev]'
 	@touch $@
 
 setup: $(STAMP) ## make .venv and install everything
 
-run: $(STAMP) ## start a broker, run the main job against it and show what happened
-	@$(BIN)/headrace demo
+run: $(BASE) ## the main job, live; ARGS="--for 60s --report out.html" runs it bounded and checks every event
+	@$(BIN)/headrace demo $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy --strict, import contracts
 	@$(BIN)/ruff check src tests bench

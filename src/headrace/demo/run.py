@@ -143,7 +143,7 @@ class Run:
         for name in (QUEUE, *SUBSCRIBERS):
             group = Group(self.brokers.bootstrap, name, EVENTS, PARTITIONS)
             self.groups.append(group)
-            self.status.groups.append(GroupState(name, "queue" if name == QUEUE else "subscriber"))
+            self.status.groups.append(GroupState(name, "queue" if name == QUEUE else "pub/sub"))
             for _ in range(QUEUE_WORKERS if name == QUEUE else 1):
                 group.hire()
 

@@ -33,7 +33,7 @@ class Screen:
         console, status = self._console, self._status
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(draw(status, console.height), refresh=True)
+                live.update(draw(status, console.width, console.height), refresh=True)
                 await asyncio.sleep(FRAME_S)
 
 
