@@ -9,6 +9,7 @@ import asyncio
 import logging
 from asyncio import Transport
 from collections import deque
+from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -122,6 +123,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_host = ""
         self.local_address: tuple[str, int] = ("", 0)
         self.client_software: tuple[str, str] = ("", "")
+        self.when_lost: Callable[[], None] | None = None
+        """Who wants to know that the other side is gone."""
         self.transport: Transport
         self.outbox: Outbox
 
@@ -162,6 +165,8 @@ class Connection(asyncio.BufferedProtocol):
         self._charged = 0
         self.view = _nothing_view
         self.buf = _nothing
+        if self.when_lost is not None:
+            self.when_lost()
 
     def eof_received(self) -> bool:
         return False
@@ -205,6 +210,8 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 api_key, version, correlation_id, client_id_length = _header(buf, pos + 4)
                 if slots and (api_key != PRODUCE or slots[-1].api_key != PRODUCE or len(slots) >= self._parked_max):
+                    if api_key == FETCH:
+                        self._give_way_to_fetch(slots[-1])
                     break
                 if self.outbox.blocked:
                     break
@@ -260,6 +267,12 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed:
             self._make_room(progress)
             self.slot_filled()
+
+    @staticmethod
+    def _give_way_to_fetch(waiting: Request) -> None:
+        """A follower sends a second Fetch when it has something to add: then the first need not wait any longer."""
+        if getattr(waiting.waiter, "gives_way", False):
+            waiting.waiter.expire()  # type: ignore[union-attr]
 
     def _yield(self) -> None:
         """Let other connections have their turn, then go on."""

@@ -50,6 +50,8 @@ class Metrics:
         self.requests: dict[int, Latency] = {}
         self.bytes_in = 0
         self.bytes_out = 0
+        self.replication_bytes_in = 0
+        self.replication_bytes_out = 0
         self.protocol_errors = 0
         self.requests_failed = 0
         self.connections_refused = 0

@@ -1,7 +1,8 @@
 """One partition on this node: its log, its replication state, and the requests that wait for either.
 
 The order of an append is the order of the promises: check, stamp, write, then let the high watermark follow what is
-durable (`durability=fsync`) or written (`durability=replicated`), and only then wake whoever waits for it.
+durable (`durability=fsync`) or written (`durability=replicated`), and only then wake whoever waits for it. A follower
+writes what its leader sends, byte for byte, and learns from it what is committed.
 """
 
 import errno
@@ -12,11 +13,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import Err, KafkaError
+from headrace.metadata.image import Partition as Assignment
 from headrace.metadata.names import INTERNAL
-from headrace.records.batch import require_one_batch, stamp, validate
+from headrace.records.batch import check_incoming, require_one_batch, stamp, validate
 from headrace.records.layout import LOG_OVERHEAD, TRANSACTIONAL
 from headrace.records.validation import Rules, prepare
-from headrace.replication.partition import LeaderState
+from headrace.replication.partition import Eligible, LeaderState, always_eligible
 from headrace.storage.files import start_writeback
 from headrace.storage.log import Log
 
@@ -50,11 +52,32 @@ class FetchWaiter(Protocol):
         ...
 
 
+class Watcher(Protocol):
+    """A follower's session, at one partition: it wants all there is, not only what is committed."""
+
+    def appended(self) -> None:
+        """There is more in the log, or its leader has changed."""
+        ...
+
+    def committed(self) -> None:
+        """The high watermark has moved."""
+        ...
+
+
+class Copying(Protocol):
+    """What copies a partition from its leader."""
+
+    def durable(self) -> None:
+        """All that was written so far is on the disk."""
+        ...
+
+
 class Environment:
-    """What all partitions of a broker share."""
+    """What all partitions of a broker share. The last group is for a cluster, and set by `Replicas`."""
 
     __slots__ = (
-        "dir_failed", "durable_acks", "fetchable", "node_id", "run_in_thread", "syncer", "validate_records", "wall_ms",
+        "dir_failed", "durable_acks", "eligible", "fetchable", "lag_ms_max", "monotonic_ms", "node_id",
+        "run_in_thread", "syncer", "validate_records", "wall_ms",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +99,9 @@ class Environment:
         self.fetchable = fetchable
         self.dir_failed = dir_failed
         self.run_in_thread = run_in_thread
+        self.monotonic_ms: Callable[[], int] = wall_ms
+        self.eligible: Eligible = always_eligible
+        self.lag_ms_max = 10_000
 
 
 class Partition:
@@ -88,6 +114,7 @@ class Partition:
         "_durable_acks",
         "_flush_messages",
         "_flushes",
+        "_high_watermark",
         "_log_append_time",
         "_plain",
         "_unflushed",
@@ -95,6 +122,7 @@ class Partition:
         "_written_back",
         "ack_waiters",
         "bytes_in",
+        "copying",
         "environment",
         "failed",
         "fetch_waiters",
@@ -107,6 +135,7 @@ class Partition:
         "topic",
         "topic_id",
         "unflushed_since_ms",
+        "watchers",
     )
 
     def __init__(self, topic: str, topic_id: bytes, index: int, log: Log, environment: Environment) -> None:
@@ -119,6 +148,11 @@ class Partition:
         self.leader_id = -1
         self.leader_epoch = -1
         self.failed = False
+        self.copying: Copying | None = None
+        """While another node leads: what fetches from it."""
+        self._high_watermark = log.log_start_offset
+        """As far as known, while this node does not lead."""
+        self.watchers: dict[Watcher, None] = {}
         self.ack_waiters: deque[tuple[int, AckWaiter]] = deque()  # offsets ascend
         self.fetch_waiters: dict[FetchWaiter, None] = {}  # a set's order would not be repeatable
         self.messages_in = 0
@@ -153,23 +187,51 @@ class Partition:
         if self.leader is not None and self.leader.configure(config.min_insync_replicas):
             self._committed(self.leader.high_watermark)
 
-    def become_leader(self, leader_epoch: int, isr: list[int], replica_count: int, high_watermark: int) -> None:
-        """Lead from `leader_epoch` on. Everything already in the log belongs to earlier epochs."""
+    def restore(self, high_watermark: int) -> None:
+        """What was known to be committed in the last life of this node."""
         log = self.log
-        node_id = self.environment.node_id
+        self._high_watermark = max(log.log_start_offset, min(high_watermark, log.end_offset))
+
+    # ---- whose it is
+
+    def become_leader(self, assigned: Assignment) -> None:
+        """Lead from a new epoch on. Everything already in the log belongs to earlier epochs."""
+        log, environment = self.log, self.environment
+        node_id = environment.node_id
         self.leader_id = node_id
-        self.leader_epoch = leader_epoch
-        log.epochs.assign(leader_epoch, log.end_offset)
-        high_watermark = max(log.log_start_offset, min(high_watermark, log.end_offset))
-        self.leader = LeaderState(
-            node_id, leader_epoch, log.end_offset, high_watermark, isr, log.config.min_insync_replicas, replica_count
-        )
+        self.leader_epoch = assigned.leader_epoch
+        log.epochs.assign(assigned.leader_epoch, log.end_offset)
+        if self.leader is None:
+            self.restore(self._high_watermark)
+            self.leader = LeaderState(
+                node_id, assigned.leader_epoch, log.end_offset, self._high_watermark, assigned.isr,
+                log.config.min_insync_replicas, assigned.replicas, partition_epoch=assigned.partition_epoch,
+                eligible=environment.eligible, lag_ms_max=environment.lag_ms_max, now_ms=environment.monotonic_ms(),
+            )  # fmt: skip
+        elif self.leader.renew(
+            assigned.leader_epoch, log.end_offset, assigned.isr, assigned.replicas, assigned.partition_epoch,
+            environment.monotonic_ms(),
+        ):  # fmt: skip
+            # The log is the same, so whoever waits for its records may go on waiting.
+            self._committed(self.leader.high_watermark)
+        self._tell_watchers()  # they fetch in an epoch that is over
         if not self._durable_acks:
             self._reached(log.end_offset)
         elif log.durable_end < log.end_offset:
-            self.environment.syncer.dirty(self)
+            environment.syncer.dirty(self)
         else:
             self._reached(log.durable_end)
+
+    def reassign(self, assigned: Assignment) -> None:
+        """The ISR or the replicas have changed within this leader's epoch."""
+        if self.leader is not None and self.leader.assign(assigned.isr, assigned.replicas, assigned.partition_epoch):
+            self._committed(self.leader.high_watermark)
+
+    def become_follower(self, leader_id: int, leader_epoch: int) -> None:
+        """Another node leads, or none does (-1)."""
+        self.leader_id, self.leader_epoch = leader_id, leader_epoch
+        if self.leader is not None:
+            self.stop()
 
     # ---- writing
 
@@ -218,10 +280,12 @@ class Partition:
             producers.record(producer_id, producer_epoch, sequence, base_offset, last_delta, max_timestamp)
         self.messages_in += last_delta + 1
         self.bytes_in += end - start
+        if self.watchers:
+            self._tell_watchers()
         if self._durable_acks:
             environment.syncer.dirty(self)
         else:
-            if leader.replica_reached(environment.node_id, last_offset + 1):
+            if leader.own_reached(last_offset + 1):
                 self._committed(leader.high_watermark)
             if self._flushes:
                 self._count_unflushed(last_delta + 1, now_ms)
@@ -251,8 +315,33 @@ class Partition:
             raise self._storage_error(error) from error
         self.messages_in += count
         self.bytes_in += len(batch)
+        if self.watchers:
+            self._tell_watchers()
         self.environment.syncer.dirty(self)
         return end_offset
+
+    def append_copied(self, records: memoryview) -> bool:
+        """Append what the leader of this epoch sent. True when it has to reach the disk before it counts.
+
+        Raises KafkaError where the bytes are not what comes next, and then nothing was appended.
+        """
+        log = self.log
+        batches = check_incoming(records, log.end_offset, self.leader_epoch)
+        if not batches:
+            return False
+        try:
+            log.append_checked(records, batches, self.environment.wall_ms())
+        except OSError as error:
+            raise self._storage_error(error) from error
+        if self._durable_acks:
+            self.environment.syncer.dirty(self)
+            return True
+        if self._flushes:
+            self._count_unflushed(batches[-1][1].end_offset - batches[0][1].base_offset, self.environment.wall_ms())
+        active = log.active
+        if active.size - self._written_back > WRITEBACK_BYTES or active is not self._writeback_segment:
+            self._write_back()
+        return False
 
     def _prepare(
         self, buf: bytearray, view: memoryview, start: int, end: int, now_ms: int
@@ -338,13 +427,57 @@ class Partition:
             self._reached(self.log.durable_end)
             if self.log.durable_end < self.log.end_offset:
                 self.environment.syncer.dirty(self)
+                return
+        if self.copying is not None:
+            self.copying.durable()
+
+    @property
+    def countable_end(self) -> int:
+        """As far as this replica may say that it has the log: what a power cut could take does not count."""
+        return self.log.durable_end if self._durable_acks else self.log.end_offset
 
     def _reached(self, end_offset: int) -> None:
         leader = self.leader
-        if leader is not None and leader.replica_reached(self.environment.node_id, end_offset):
+        if leader is not None and leader.own_reached(end_offset):
             self._committed(leader.high_watermark)
 
+    def follower_fetched(
+        self, replica: int, offset: int, log_start: int, broker_epoch: int, now_ms: int
+    ) -> None:
+        """A follower has all below `offset`, and may so have committed more."""
+        leader = self.leader
+        assert leader is not None
+        if leader.fetched(leader.followers[replica], offset, log_start, broker_epoch, self.log.end_offset, now_ms):
+            self._committed(leader.high_watermark)
+
+    def advanced(self) -> None:
+        """The high watermark has moved because others count now."""
+        assert self.leader is not None
+        self._committed(self.leader.high_watermark)
+
+    def leader_told(self, high_watermark: int, log_start_offset: int) -> None:
+        """What the leader says is committed, and where its log begins."""
+        log = self.log
+        if high_watermark > log.end_offset:
+            high_watermark = log.end_offset
+        if high_watermark > self._high_watermark:
+            self._high_watermark = high_watermark
+            self._committed(high_watermark)
+        if log_start_offset > log.log_start_offset:
+            log.advance_log_start(min(log_start_offset, self._high_watermark))
+
+    def truncated(self) -> None:
+        """The log was cut: its leader never had the rest."""
+        end_offset = self.log.end_offset
+        if self._high_watermark > end_offset:
+            # Only an unclean election can do this, and it has said so.
+            logger.warning("%s: cut to %d, below its high watermark %d", self, end_offset, self._high_watermark)
+            self._high_watermark = end_offset
+        self._writeback_segment = None
+
     def _committed(self, high_watermark: int) -> None:
+        for watcher in self.watchers:
+            watcher.committed()
         producers = self.log.producers
         if producers.first_unstable_offset is not None:
             producers.committed(high_watermark)
@@ -356,7 +489,7 @@ class Partition:
 
     @property
     def high_watermark(self) -> int:
-        return self.leader.high_watermark if self.leader is not None else self.log.log_start_offset
+        return self.leader.high_watermark if self.leader is not None else self._high_watermark
 
     @property
     def last_stable_offset(self) -> int:
@@ -369,13 +502,20 @@ class Partition:
 
     def stop(self) -> None:
         """No longer led here, deleted, or its disk has failed: nobody may go on waiting for it."""
-        self.leader = None
+        if self.leader is not None:
+            self._high_watermark = self.leader.high_watermark
+            self.leader = None
         acks = list(self.ack_waiters)
         self.ack_waiters.clear()
         for _, waiter in acks:
             waiter.committed()
         for fetch in list(self.fetch_waiters):
             fetch.advanced(self)
+        self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
+        for watcher in self.watchers:
+            watcher.appended()
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"

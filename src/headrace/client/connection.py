@@ -5,7 +5,7 @@ that waits on it fails: answers come in order, so nothing behind a lost one can 
 """
 
 import asyncio
-from typing import Any
+from typing import Any, Protocol
 
 from headrace import __version__
 from headrace.client.address import format_address
@@ -30,12 +30,22 @@ REQUEST_TIMEOUT_S = 30.0
 CORRELATION_IDS = 1 << 31
 
 
+class Sink(Protocol):
+    """Takes the answer to one request as soon as it is there. A future is one, and answers a turn of the loop later."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, message: Any, /) -> None: ...
+
+    def set_exception(self, error: ClientError, /) -> None: ...
+
+
 class _Waiting:
     """A request that was sent and not yet answered."""
 
     __slots__ = ("answer", "api", "version")
 
-    def __init__(self, api: Api, version: int, answer: "asyncio.Future[Any]") -> None:
+    def __init__(self, api: Api, version: int, answer: "asyncio.Future[Any] | Sink") -> None:
         self.api = api
         self.version = version
         self.answer = answer
@@ -197,6 +207,19 @@ class Connection:
         version = self.version_of(key, version_max)
         await self._write(api, version, self._take_id(), body, _Waiting(api, version, answer))
         return answer
+
+    def start(self, key: ApiKey, body: Any, sink: Sink, *, version: int) -> None:
+        """Send `body` at once and have its answer put into `sink`, without a task or a future: for who asks often.
+
+        Raises ClientError when the connection is gone. The time limit is the caller's, and so is how much is in flight.
+        """
+        if self._failure is not None:
+            raise self._failure
+        assert self._transport is not None
+        api, correlation_id = API[key], self._take_id()
+        frame = encode_request(api, version, correlation_id, self.client_id, body)
+        self._waiting[correlation_id] = _Waiting(api, version, sink)
+        self._transport.writelines(frame)
 
     async def send(self, key: ApiKey, body: Any, *, version_max: int | None = None) -> None:
         """Send what has no answer: Produce with acks=0."""

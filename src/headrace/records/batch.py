@@ -46,6 +46,7 @@ __all__ = [
     "NotOneBatch",
     "Record",
     "build_batch",
+    "check_incoming",
     "check_stored",
     "iter_headers",
     "iter_records",
@@ -141,6 +142,32 @@ def check_stored(view: memoryview, start: int, end: int) -> BatchHeader:
             f" and {header.count} records",
         )
     return header
+
+
+def check_incoming(view: memoryview, next_offset: int, leader_epoch: int) -> list[tuple[int, BatchHeader]]:
+    """(position, header) of the whole batches that a leader of `leader_epoch` sent, each checked as far as its CRC.
+
+    Those below `next_offset` are there already and are left out, as is a piece of a batch at the end. Raises
+    CORRUPT_MESSAGE for bytes that cannot come next.
+    """
+    found: list[tuple[int, BatchHeader]] = []
+    for position, header in iter_headers(view):
+        if header.end_offset <= next_offset and not found:
+            continue
+        if crc32c(view[position + CRC_FROM : position + LOG_OVERHEAD + header.length]) != header.crc:
+            raise KafkaError(Err.CORRUPT_MESSAGE, f"record batch at offset {header.base_offset}: CRC mismatch")
+        if header.base_offset < next_offset or header.last_offset_delta < 0 or header.count < 0:
+            raise KafkaError(
+                Err.CORRUPT_MESSAGE,
+                f"record batch at offset {header.base_offset} with last offset delta {header.last_offset_delta}"
+                f" where {next_offset} comes next",
+            )
+        if header.leader_epoch > leader_epoch:
+            # Of a leader that came after the one asked: what comes before it here may not be what it has.
+            break
+        found.append((position, header))
+        next_offset = header.end_offset
+    return found
 
 
 class NotOneBatch(KafkaError):

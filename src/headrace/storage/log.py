@@ -234,11 +234,18 @@ class Log(LogReader):
                     f"{self.path}: batch at offset {header.base_offset} where {expected} comes next",
                 )
             expected = header.end_offset
-        if not batches:
-            return
-        length = batches[-1][0] + batches[-1][1].size
+        if batches:
+            self.append_checked(view, batches, now_ms)
+
+    def append_checked(self, view: memoryview, batches: list[tuple[int, BatchHeader]], now_ms: int) -> None:
+        """Like `append_batches`, for batches that were found to come next, one behind the other in `view`."""
+        first, last = batches[0][0], batches[-1][1]
+        length = batches[-1][0] + last.size - first
         latest = max(header.max_timestamp for _, header in batches)
-        if len(batches) > 1 and not self.active.must_roll(length, expected - 1, latest, now_ms):
+        if len(batches) > 1 and not self.active.must_roll(length, last.last_offset, latest, now_ms):
+            if first:
+                view = view[first:]
+                batches = [(position - first, header) for position, header in batches]
             self._append_together(view[:length], batches)
         else:
             for position, header in batches:
@@ -397,6 +404,8 @@ class Log(LogReader):
         which is what `LogManager.truncate_to` does.
         """
         if offset >= self.end_offset:
+            # One that led without writing anything has noted an epoch here that nobody else has heard of.
+            self.epochs.truncate_from_end(offset)
             return
         if offset < self._bases[0]:
             self.truncate_fully(offset)

@@ -24,7 +24,7 @@ class Owner(Protocol):
 class Handle:
     """One path that is opened on demand. `file` is None while evicted; `pins` > 0 forbids eviction."""
 
-    __slots__ = ("closed", "file", "owner", "path", "pins", "pool", "used")
+    __slots__ = ("closed", "cut", "file", "owner", "path", "pins", "pool", "used")
 
     def __init__(self, pool: "FilePool", path: str, owner: Owner) -> None:
         self.pool = pool
@@ -34,6 +34,8 @@ class Handle:
         self.pins = 0
         self.used = False
         self.closed = False
+        self.cut = False
+        """The file was cut short, and other bytes may be where its readers were promised some."""
 
     def open(self) -> File:
         """The open file, counted as used. The hot path tests `file` itself first."""

@@ -3,6 +3,7 @@
 `Log` is this and the writing side.
 """
 
+import errno
 import os.path
 from bisect import bisect_left, bisect_right
 
@@ -32,15 +33,23 @@ class Slice:
 
     @property
     def fd(self) -> int:
+        handle = self._handle
+        if handle is not None and handle.cut:
+            self._check()
         return self.file.fd
 
     def __len__(self) -> int:
         return self.length
 
     def read(self, length: int | None = None, at: int = 0) -> bytes:
-        """Bytes from `at` within the slice."""
+        """Bytes from `at` within the slice. OSError once the log was cut: what stands there now is another history."""
+        self._check()
         left = self.length - at
         return self.file.read(left if length is None or length > left else length, self.position + at)
+
+    def _check(self) -> None:
+        if self._handle is not None and self._handle.cut:
+            raise OSError(errno.ESTALE, "the log was cut while it was read", self.file.path)
 
     def release(self) -> None:
         handle, self._handle = self._handle, None

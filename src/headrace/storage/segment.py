@@ -483,6 +483,8 @@ class Segment:
         kept = [entry for entry in self.aborted if entry.last_offset < offset]
         self.offsets.truncate(relative_offset)
         self.times.truncate(relative_offset)
+        if self.handle.pins:
+            self._change_handle()
         self.handle.open().truncate(place.position)
         self.size = place.position
         self.synced_size = min(self.synced_size, self.size)
@@ -494,6 +496,13 @@ class Segment:
         self.bytes_since_index = self.size - (self.offsets.positions[-1] if len(self.offsets) else 0)
         self.write_indexes()
         return offset
+
+    def _change_handle(self) -> None:
+        """Somebody is still sending from the file: what is written to it from now on is not what was promised."""
+        old = self.handle
+        self.handle = Handle(old.pool, old.path, self)
+        old.cut = True
+        old.close()
 
     def _truncate_aborted(self, kept: list[AbortedTransaction]) -> None:
         if len(kept) != len(self.aborted):

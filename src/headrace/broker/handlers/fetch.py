@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Answer, Request
+from headrace.broker.handlers.follower_fetch import FollowerFetches
 from headrace.broker.handlers.leader_hints import LEADER_MOVED, endpoints_of
 from headrace.broker.outbox import Chunk, release
 from headrace.broker.partition import Partition
@@ -25,6 +26,7 @@ from headrace.protocol.hot import (
     encode_fetch_response_head,
 )
 from headrace.replication.fetch_sessions import FetchContext, Session, Target, Topic
+from headrace.replication.selector import RACK_AWARE_SELECTOR, Candidate, in_rack
 from headrace.storage.log import Slice
 from headrace.storage.segment import CorruptSegment
 
@@ -35,7 +37,7 @@ logger = logging.getLogger("headrace.fetch")
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 WAIT_MS_MAX = 24 * 3600 * 1000
-STORAGE_ERROR_SINCE, HINTS_SINCE = 6, 16
+STORAGE_ERROR_SINCE, FOLLOWER_READS_SINCE, HINTS_SINCE = 6, 11, 16
 """Versions from which clients understand these."""
 
 
@@ -74,9 +76,14 @@ class FetchHandler:
         self._sessions = broker.sessions
         self.bytes_max = broker.settings.fetch_bytes_max
         self._cache = PageCache() if broker.runtime.can_sendfile else None
+        self.follower_reads = broker.config["replica.selector.class"] == RACK_AWARE_SELECTOR
+        """Consumers are sent to a replica in their own rack (KIP-392)."""
+        self.followers = FollowerFetches(broker, self)
 
     def __call__(self, request: Request, pos: int) -> Answer | None:
         query = decode_fetch(request.buf, pos, request.end, request.version)
+        if query.replica_id >= 0:
+            return self.followers(request, query)
         by_id = request.version >= 13
         targets = [
             Target(topic, index, offset, max_bytes, leader_epoch, last_epoch, log_start)
@@ -128,17 +135,19 @@ class FetchHandler:
     def _read(self, reading: Reading, targets: Iterable[Target], query: FetchQuery, version: int) -> None:
         bytes_max = left = min(query.max_bytes, self.bytes_max)
         committed_only = query.isolation_level == READ_COMMITTED
+        find = self._replicas.readable if version >= FOLLOWER_READS_SINCE else self._replicas.leader
+        sends_on = self.follower_reads and query.rack_id != ""
         for target in targets:
             try:
-                partition = self._replicas.leader(target.topic, target.index, target.leader_epoch)
-                if query.replica_id >= 0:
-                    raise KafkaError(Err.NOT_LEADER_OR_FOLLOWER)  # no replica of it is on that node
-                diverging = self._diverging(partition, target)
-                if diverging is not None:
-                    reading.results.append((target, diverging))
+                partition = find(target.topic, target.index, target.leader_epoch)
+                elsewhere = self.diverging(partition, target.index, target.last_fetched_epoch, target.offset)
+                if elsewhere is None and sends_on:
+                    elsewhere = self._nearer(partition, target, query.rack_id)
+                if elsewhere is not None:
+                    reading.results.append((target, elsewhere))
                     reading.enough = True
                     continue
-                high_watermark = partition.leader.high_watermark  # type: ignore[union-attr]
+                high_watermark = partition.high_watermark
                 log = partition.log
                 stable = partition.last_stable_offset
                 bound = stable if committed_only else high_watermark
@@ -177,21 +186,44 @@ class FetchHandler:
         if reading.length >= query.min_bytes or reading.length >= bytes_max:
             reading.enough = True
 
-    def _diverging(self, partition: Partition, target: Target) -> FetchResult | None:
+    def diverging(
+        self, partition: Partition, index: int, last_fetched_epoch: int, offset: int
+    ) -> FetchResult | None:
         """The fetcher's last record is of another history than this log: tell it where they part (KIP-595)."""
-        if target.last_fetched_epoch < 0:
+        if last_fetched_epoch < 0:
             return None
         log = partition.log
-        epoch, end_offset = log.epochs.end_offset_for(target.last_fetched_epoch, log.end_offset)
+        epoch, end_offset = log.epochs.end_offset_for(last_fetched_epoch, log.end_offset)
         if epoch == -1 or end_offset == -1:
             raise KafkaError(Err.OFFSET_OUT_OF_RANGE, "no leader epoch is known for the fetched offset")
-        if epoch >= target.last_fetched_epoch and end_offset >= target.offset:
+        if epoch >= last_fetched_epoch and end_offset >= offset:
             return None
         detail = FetchDetail(diverging_epoch_and_end_offset=(epoch, end_offset))
         return (
-            target.index, 0, partition.high_watermark, partition.last_stable_offset, log.log_start_offset, 0, None,
-            -1, detail,
+            index, 0, partition.high_watermark, partition.last_stable_offset, log.log_start_offset, 0, None, -1, detail,
         )  # fmt: skip
+
+    def _nearer(self, partition: Partition, target: Target, rack: str) -> FetchResult | None:
+        """A replica in the consumer's rack is in sync and has what it asks for: the consumer should go there."""
+        leader, log = partition.leader, partition.log
+        if leader is None or not leader.followers:
+            return None
+        brokers = self._broker.image.brokers
+        near = [
+            Candidate(follower.node_id, brokers[follower.node_id].rack, follower.end_offset, follower.caught_up_ms)
+            for follower in leader.followers.values()
+            if follower.node_id in leader.isr
+            and follower.node_id in brokers
+            and brokers[follower.node_id].active
+            and -1 < follower.log_start_offset <= target.offset <= follower.end_offset
+        ]
+        node_id = self._broker.node_id
+        own = Candidate(node_id, self._broker.config["broker.rack"], log.end_offset, 0)
+        chosen = in_rack(rack, own, near)
+        if chosen == node_id:
+            return None
+        stable = partition.last_stable_offset
+        return target.index, 0, leader.high_watermark, stable, log.log_start_offset, 0, None, chosen, None
 
     def _failure(self, target: Target, error: KafkaError, version: int) -> FetchResult:
         detail, code = None, error.error
@@ -256,12 +288,12 @@ class FetchHandler:
             results = _changed_only(session, results)
         elif context.wants_session and version >= 7:
             now_ms = self._broker.runtime.clock.monotonic_ms()
-            created = self._sessions.create(context.targets, query.replica_id >= 0, version >= 13, now_ms)
+            created = self._sessions.create(context.targets, False, version >= 13, now_ms)
             if created is not None:
                 session_id = created.id
                 _changed_only(created, results)
         topics = _by_topic(results)
-        endpoints = self._endpoints(request, results) if query.replica_id < 0 else []
+        endpoints = self._endpoints(request, results)
         heads = encode_fetch_response_head(
             request.correlation_id, version, topics, 0, session_id, 0, endpoints
         )
@@ -333,7 +365,7 @@ class FetchWaiter:
         if self._done:
             return
         try:
-            if partition.leader is not None:
+            if partition.leader is not None or partition.copying is not None:
                 now = self._estimate(partition, self._targets[partition])
                 self._total += now - self._available[partition]
                 self._available[partition] = now

@@ -1,0 +1,623 @@
+"""Copies from one leader all partitions that this node follows there: one connection, one session, one Fetch at a time.
+
+The offset a Fetch asks for says what this replica has, so with `durability=fsync` the next one leaves when all that
+the last one brought is on the disk; one sync serves all partitions of an answer. Nothing here waits in a task: answers
+and finished syncs are callbacks, since this is half of the work of every acks=all.
+"""
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.broker.partition import Partition
+from headrace.client.connection import Connection
+from headrace.client.errors import ClientError, err_of
+from headrace.errors import Err, KafkaError
+from headrace.protocol import messages as m
+from headrace.protocol.api import ApiKey
+from headrace.replication.fetch_sessions import EPOCH_MAX
+from headrace.replication.follower import cut_offset
+
+if TYPE_CHECKING:
+    from asyncio import Task, TimerHandle
+
+    from headrace.broker.server import Broker
+
+logger = logging.getLogger("headrace.fetcher")
+
+Key = tuple[bytes, int]
+
+BACKOFF_MS = 10
+"""After a refusal or a lost connection; doubled up to `replica.fetch.backoff.ms`. Short, since most of them mean that
+one node has heard of a new leader a moment before another."""
+CONNECT_TIMEOUT_S = 2.0
+TOPIC_IDS_SINCE, REPLICA_STATE_SINCE = 13, 15
+SESSION_ERRORS = frozenset(
+    {Err.FETCH_SESSION_ID_NOT_FOUND, Err.INVALID_FETCH_SESSION_EPOCH, Err.FETCH_SESSION_TOPIC_ID_ERROR}
+)
+EARLIEST, LATEST = -2, -1
+QUIET = frozenset(
+    {Err.UNKNOWN_LEADER_EPOCH, Err.FENCED_LEADER_EPOCH, Err.NOT_LEADER_OR_FOLLOWER, Err.UNKNOWN_TOPIC_ID,
+     Err.UNKNOWN_TOPIC_OR_PARTITION}
+)  # fmt: skip
+"""What leaders say while metadata is on its way."""
+
+
+class Limits(NamedTuple):
+    """Options of all fetchers."""
+
+    wait_ms: int
+    bytes_min: int
+    partition_bytes: int
+    answer_bytes: int
+    backoff_ms_max: int
+    timeout_ms: int
+
+    @staticmethod
+    def of(config: Any) -> "Limits":
+        return Limits(
+            config["replica.fetch.wait.max.ms"],
+            config["replica.fetch.min.bytes"],
+            config["replica.fetch.max.bytes"],
+            config["replica.fetch.response.max.bytes"],
+            config["replica.fetch.backoff.ms"],
+            config["replica.socket.timeout.ms"],
+        )
+
+
+class Copy:
+    """One partition as it is copied in one leader epoch."""
+
+    __slots__ = ("backoff_ms", "fetcher", "leader_epoch", "log_start", "partition", "since", "timer")
+
+    def __init__(self, fetcher: "LeaderFetcher", partition: Partition) -> None:
+        self.fetcher = fetcher
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.log_start = -1
+        """As the leader was last told."""
+        self.since = 0
+        """The request that first named it: answers to earlier ones are about another epoch. 0: not asked for now."""
+        self.backoff_ms = BACKOFF_MS
+        self.timer: TimerHandle | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.partition.topic_id, self.partition.index
+
+    @property
+    def is_current(self) -> bool:
+        return self.partition.copying is self
+
+    def durable(self) -> None:
+        self.fetcher.durable(self)
+
+    def end(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.partition.copying is self:
+            self.partition.copying = None
+
+
+class LeaderFetcher:
+    """See the module. `address` is asked for anew with each connection."""
+
+    def __init__(self, broker: "Broker", leader_id: int, limits: Limits) -> None:
+        self._broker = broker
+        self._runtime = broker.runtime
+        self.leader_id = leader_id
+        self._limits = limits
+        self.copies: dict[Key, Copy] = {}
+        self._named: dict[Copy, None] = {}
+        """To be named in the next request: new in the session, or asked for at another offset."""
+        self._forgotten: dict[Key, None] = {}
+        self._unsynced: dict[Copy, None] = {}
+        """Written and not on the disk yet: what the last answer brought, or a tail from before."""
+        self._holding: dict[Copy, None] = {}
+        """Those of them that the next request waits for."""
+        self._connection: Connection | None = None
+        self._version = 0
+        self._connecting: Task[Any] | None = None
+        self._retry: TimerHandle | None = None
+        self._watchdog: TimerHandle | None = None
+        self._backoff_ms = BACKOFF_MS
+        self._session_id = 0
+        self._session_epoch = 0
+        self._asked = 0
+        """How many copies are in the session."""
+        self._requests = 0
+        self._in_flight: deque[_Answer] = deque()
+        self._scheduled = False
+        self._closed = False
+
+    # ---- what to copy
+
+    def add(self, partition: Partition) -> None:
+        """Begin to copy `partition`, whose leader epoch has changed."""
+        key = partition.topic_id, partition.index
+        self.remove(key)
+        copy = self.copies[key] = Copy(self, partition)
+        partition.copying = copy
+        self._ready(copy)
+
+    def remove(self, key: Key) -> None:
+        copy = self.copies.pop(key, None)
+        if copy is not None:
+            copy.end()
+            self._leave_session(copy)
+            self._unsynced.pop(copy, None)
+            self._holding.pop(copy, None)
+            self._soon()
+
+    def _leave_session(self, copy: Copy) -> None:
+        self._named.pop(copy, None)
+        if copy.since:
+            copy.since = 0
+            self._asked -= 1
+            self._forgotten[copy.key] = None
+
+    def _ready(self, copy: Copy) -> None:
+        """Ask for what comes next, once what is there counts."""
+        partition = copy.partition
+        if partition.countable_end < partition.log.end_offset:
+            self._unsynced[copy] = None
+            self._broker.syncer.dirty(partition)
+        else:
+            self._named[copy] = None
+            self._soon()
+
+    def durable(self, copy: Copy) -> None:
+        """All that was written of a partition is on the disk."""
+        if copy in self._unsynced:
+            del self._unsynced[copy]
+            self._named[copy] = None
+            if self._holding:
+                self._holding.pop(copy, None)
+                if self._holding:
+                    return
+            self._soon()
+
+    def _delay(self, copy: Copy) -> None:
+        """Leave a partition out for a moment; the others go on."""
+        self._leave_session(copy)
+        if copy.timer is None:
+            copy.timer = self._runtime.loop.call_later(copy.backoff_ms / 1000, self._delay_over, copy)
+            copy.backoff_ms = min(2 * copy.backoff_ms, self._limits.backoff_ms_max)
+
+    def _delay_over(self, copy: Copy) -> None:
+        copy.timer = None
+        if copy.is_current:
+            self._ready(copy)
+
+    # ---- the connection
+
+    def retry_now(self) -> None:
+        """The leader may be reachable again, or under another address."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+            self._backoff_ms = BACKOFF_MS
+            self._soon()
+
+    def _connect(self) -> None:
+        if self._connecting is None and self._retry is None:
+            self._connecting = self._broker.spawn(self._open())
+
+    async def _open(self) -> None:
+        try:
+            address = self._broker.replicas.fetchers.address(self.leader_id)
+            if address is None:
+                self._lost(None, "no address is known")
+                return
+            connection = await Connection.open(
+                *address,
+                client_id=f"broker-{self._broker.node_id}-fetcher",
+                timeout_s=CONNECT_TIMEOUT_S,
+                frame_bytes_max=max(self._limits.answer_bytes, self._limits.partition_bytes) + (256 << 20),
+            )
+            if self._closed:
+                connection.close()
+                return
+            self._version = connection.version_of(ApiKey.FETCH)
+            if self._version < TOPIC_IDS_SINCE:
+                connection.close()
+                self._lost(None, f"Fetch v{self._version} knows no topic ids")
+                return
+            self._connection = connection
+        except ClientError as error:
+            self._lost(None, str(error))
+            return
+        finally:
+            self._connecting = None
+        self._start_session()
+        self._soon()
+
+    def _start_session(self) -> None:
+        self._session_id = self._session_epoch = self._asked = 0
+        self._forgotten.clear()
+        for copy in self.copies.values():
+            copy.since = 0
+            if copy.timer is None and copy not in self._unsynced:
+                self._named[copy] = None
+
+    def _lost(self, connection: Connection | None, reason: str) -> None:
+        """No connection, or not any more. Tried again soon, and at once when the metadata changes."""
+        if self._closed or connection is not self._connection:
+            return
+        level = logging.INFO if self._backoff_ms == BACKOFF_MS else logging.DEBUG
+        logger.log(level, "cannot copy from broker %d: %s", self.leader_id, reason)
+        self._drop_connection()
+        if self._retry is None and self.copies:
+            self._retry = self._runtime.loop.call_later(self._backoff_ms / 1000, self._retry_over)
+            self._backoff_ms = min(2 * self._backoff_ms, self._limits.backoff_ms_max)
+
+    def _retry_over(self) -> None:
+        self._retry = None
+        self._soon()
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        self._in_flight.clear()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        """Nothing is copied from this leader any more."""
+        self._closed = True
+        for key in list(self.copies):
+            self.remove(key)
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
+        self._drop_connection()
+
+    # ---- asking
+
+    def _soon(self) -> None:
+        """Once for all that changes in this turn of the loop."""
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._runtime.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._scheduled = False
+        if self._closed or self._holding:
+            return
+        if self._connection is None:
+            if self.copies:
+                self._connect()
+            return
+        if not self._in_flight:
+            if self._named or self._asked:
+                self._send()
+        elif len(self._in_flight) == 1 and (self._named or self._forgotten) and self._session_id:
+            # The last request may wait at the leader for half a second. A second one behind it has it answered.
+            self._send()
+
+    def _send(self) -> None:
+        connection = self._connection
+        assert connection is not None
+        self._requests += 1
+        answer = _Answer(self, connection, self._requests)
+        request = self._request()
+        try:
+            connection.start(ApiKey.FETCH, request, answer, version=self._version)
+        except ClientError as error:
+            self._lost(connection, str(error))
+            return
+        self._in_flight.append(answer)
+        self._session_epoch = 1 if self._session_epoch == EPOCH_MAX else self._session_epoch + 1
+        if self._watchdog is None:
+            self._watchdog = self._runtime.loop.call_later(self._limits.timeout_ms / 1000, self._watch, answer)
+
+    def _watch(self, answer: "_Answer") -> None:
+        """Twice a timeout at worst: cheaper than a timer for every request."""
+        self._watchdog = None
+        if self._in_flight:
+            if self._in_flight[0] is answer:
+                self._lost(self._connection, f"no answer within {self._limits.timeout_ms} ms")
+            else:
+                self._watchdog = self._runtime.loop.call_later(
+                    self._limits.timeout_ms / 1000, self._watch, self._in_flight[0]
+                )
+
+    def _request(self) -> m.FetchRequest:
+        R, limits, number = m.FetchRequest, self._limits, self._requests
+        topics: dict[bytes, Any] = {}
+        for copy in self._named:
+            partition, log = copy.partition, copy.partition.log
+            topic = topics.get(partition.topic_id)
+            if topic is None:
+                topic = topics[partition.topic_id] = R.FetchTopic(topic_id=partition.topic_id)
+            if not copy.since:
+                copy.since = number
+                self._asked += 1
+            copy.log_start = log.log_start_offset
+            topic.partitions.append(
+                R.FetchPartition(
+                    partition.index, copy.leader_epoch, log.end_offset, log.epochs.latest_epoch, copy.log_start,
+                    limits.partition_bytes,
+                )
+            )  # fmt: skip
+        self._named.clear()
+        request = R(
+            replica_state=R.ReplicaState(self._broker.node_id, self._broker.node.broker_epoch),
+            max_wait_ms=limits.wait_ms,
+            min_bytes=limits.bytes_min,
+            max_bytes=limits.answer_bytes,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=list(topics.values()),
+        )
+        if self._version < REPLICA_STATE_SINCE:
+            request.replica_id, request.replica_state = self._broker.node_id, R.ReplicaState()
+        if self._forgotten:
+            forgotten: dict[bytes, Any] = {}
+            for topic_id, index in self._forgotten:
+                gone = self.copies.get((topic_id, index))
+                if gone is None or not gone.since:
+                    forgotten.setdefault(topic_id, R.ForgottenTopic(topic_id=topic_id)).partitions.append(index)
+            self._forgotten.clear()
+            request.forgotten_topics_data = list(forgotten.values())
+        return request
+
+    # ---- answers
+
+    def answered(self, answer: "_Answer", message: Any) -> None:
+        if not self._in_flight or self._in_flight[0] is not answer:
+            return  # of a connection that was given up
+        self._in_flight.popleft()
+        try:
+            self._take(answer.number, message)
+        except Exception as error:
+            # A bug here must not be taken for the leader's fault and tried for ever.
+            logger.critical("an answer of broker %d could not be taken", self.leader_id, exc_info=error)
+            self._broker.fail(error)
+            return
+        self._backoff_ms = BACKOFF_MS
+        if not self._holding:
+            self._go_on()
+
+    def failed(self, answer: "_Answer", error: BaseException) -> None:
+        if self._in_flight and answer in self._in_flight:
+            self._lost(answer.connection, str(error))
+
+    def _take(self, number: int, message: m.FetchResponse) -> None:
+        if message.error_code:
+            if message.error_code not in SESSION_ERRORS:
+                logger.warning("broker %d refuses to be copied: %s", self.leader_id, err_of(message.error_code).name)
+                self._lost(self._connection, err_of(message.error_code).name)
+            elif not self._in_flight:
+                self._start_session()
+            return
+        self._session_id = message.session_id
+        if not message.session_id:
+            self._session_epoch = 0  # it has no room for a session: everything is named every time
+        copies = self.copies
+        cut: list[tuple[Copy, int]] = []
+        for topic in message.responses:
+            topic_id = topic.topic_id
+            for row in topic.partitions:
+                copy = copies.get((topic_id, row.partition_index))
+                if copy is not None and 0 < copy.since <= number:
+                    self._take_partition(copy, row, cut)
+        if cut:
+            self._cut(cut)
+        if not message.session_id and not self._in_flight:
+            self._start_session()
+
+    def _take_partition(self, copy: Copy, row: Any, cut: list[tuple[Copy, int]]) -> None:
+        partition = copy.partition
+        if row.error_code:
+            self._refused(copy, err_of(row.error_code))
+            return
+        diverging = row.diverging_epoch
+        log = partition.log
+        if diverging.end_offset >= 0:
+            own_epoch, own_end = log.epochs.end_offset_for(diverging.epoch, log.end_offset)
+            cut.append((copy, cut_offset(diverging.epoch, diverging.end_offset, own_epoch, own_end, log.end_offset)))
+            return
+        copy.backoff_ms = BACKOFF_MS
+        records = row.records
+        try:
+            if records:
+                before = log.end_offset
+                unsynced = partition.append_copied(memoryview(records))
+                self._broker.metrics.replication_bytes_in += len(records)
+                if unsynced:
+                    self._unsynced[copy] = self._holding[copy] = None
+                elif log.end_offset > before:
+                    self._named[copy] = None
+                elif copy not in self._named and copy not in self._unsynced:
+                    self._delay(copy)  # nothing in it was of use, and would be the next time
+            partition.leader_told(row.high_watermark, row.log_start_offset)
+        except KafkaError as error:
+            logger.error("%s: what broker %d sent is refused: %s", partition, self.leader_id, error)
+            if partition.failed:
+                self.remove(copy.key)
+            else:
+                self._delay(copy)
+            return
+        if log.log_start_offset != copy.log_start and copy not in self._unsynced:
+            self._named[copy] = None  # the leader waits to hear of it
+
+    def _refused(self, copy: Copy, error: Err) -> None:
+        if error is Err.OFFSET_OUT_OF_RANGE:
+            self._leave_session(copy)
+            self._broker.spawn(self._find_range(copy))
+            return
+        level = logging.DEBUG if error in QUIET else logging.WARNING
+        logger.log(level, "%s: broker %d answers %s", copy.partition, self.leader_id, error.name)
+        self._delay(copy)
+
+    # ---- truncation
+
+    def _cut(self, cuts: list[tuple[Copy, int]]) -> None:
+        """Drop what these replicas have and their leader does not."""
+        logs = self._broker.logs
+        offsets = {}
+        vouched = False
+        for copy, offset in cuts:
+            log = copy.partition.log
+            logger.info("%s: cut from %d to %d, where broker %d parts", copy.partition, log.end_offset, offset, self.leader_id)
+            vouched = vouched or log.recovery_point > offset
+            offsets[log] = offset
+        try:
+            plan = logs.truncate_to(offsets)
+            if vouched:
+                # Before anything else is written there: what the checkpoint vouches for must not become other bytes.
+                plan.run()
+        except OSError as error:
+            for copy, _ in cuts:
+                self._broker.dir_failed(copy.partition.log, error)
+            return
+        for copy, _ in cuts:
+            copy.partition.truncated()
+            self._ready(copy)
+
+    async def _find_range(self, copy: Copy) -> None:
+        """The leader does not have the offset asked for. Either its log begins later by now, or it ends earlier and
+        knows no epochs to tell by: only then is its end taken for the truth."""
+        connection, partition = self._connection, copy.partition
+        if connection is None:
+            return
+        try:
+            leader_end = await self._ask_offset(connection, copy, LATEST)
+            leader_start = await self._ask_offset(connection, copy, EARLIEST)
+        except (ClientError, KafkaError) as error:
+            logger.info("%s: broker %d does not say which offsets it has: %s", partition, self.leader_id, error)
+            if copy.is_current:
+                self._delay(copy)
+            return
+        if not copy.is_current or partition.failed:
+            return
+        log = partition.log
+        if leader_end < log.end_offset:
+            logger.warning("%s: broker %d ends at %d, before %d", partition, self.leader_id, leader_end, log.end_offset)
+            self._cut([(copy, leader_end)])
+        elif leader_start > log.end_offset:
+            self.start_over(copy, leader_start)
+        else:
+            self._delay(copy)
+
+    def start_over(self, copy: Copy, offset: int) -> None:
+        """Nothing that is here is in the leader's log any more."""
+        partition = copy.partition
+        logger.info("%s: begins anew at %d", partition, offset)
+        try:
+            partition.log.truncate_fully(offset)
+            self._broker.logs.checkpoint_plan().run()
+        except OSError as error:
+            self._broker.dir_failed(partition.log, error)
+            return
+        partition.truncated()
+        partition.leader_told(offset, offset)
+        self._ready(copy)
+
+    async def _ask_offset(self, connection: Connection, copy: Copy, timestamp: int) -> int:
+        R = m.ListOffsetsRequest
+        partition = copy.partition
+        asked = R.ListOffsetsPartition(
+            partition_index=partition.index, current_leader_epoch=copy.leader_epoch, timestamp=timestamp
+        )
+        request = R(
+            replica_id=self._broker.node_id,
+            topics=[R.ListOffsetsTopic(name=partition.topic, partitions=[asked])],
+        )
+        other = await Connection.open(connection.host, connection.port, timeout_s=CONNECT_TIMEOUT_S)
+        try:
+            answer = await other.request(ApiKey.LIST_OFFSETS, request, timeout_s=self._limits.timeout_ms / 1000)
+        finally:
+            other.close()
+        row = answer.topics[0].partitions[0]
+        if row.error_code:
+            raise KafkaError(err_of(row.error_code))
+        offset: int = row.offset
+        return offset
+
+
+class _Answer:
+    """Where a connection puts the answer to one Fetch."""
+
+    __slots__ = ("_done", "_fetcher", "connection", "number")
+
+    def __init__(self, fetcher: LeaderFetcher, connection: Connection, number: int) -> None:
+        self._fetcher = fetcher
+        self.connection = connection
+        self.number = number
+        self._done = False
+
+    def done(self) -> bool:
+        return self._done
+
+    def set_result(self, message: Any) -> None:
+        self._done = True
+        self._fetcher.answered(self, message)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._done = True
+        self._fetcher.failed(self, error)
+
+
+class Fetchers:
+    """All fetchers of this node: `num.replica.fetchers` for each leader."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._limits = Limits.of(broker.config)
+        self._fetchers: dict[tuple[int, int], LeaderFetcher] = {}
+        self._where: dict[Key, LeaderFetcher] = {}
+
+    def follow(self, partition: Partition) -> None:
+        """Copy `partition` from the leader it has now."""
+        key = partition.topic_id, partition.index
+        where = partition.leader_id, partition.index % self._broker.config["num.replica.fetchers"]
+        fetcher = self._fetchers.get(where)
+        self._leave(key, fetcher)
+        if fetcher is None:
+            fetcher = self._fetchers[where] = LeaderFetcher(self._broker, partition.leader_id, self._limits)
+        self._where[key] = fetcher
+        fetcher.add(partition)
+        fetcher.retry_now()
+
+    def unfollow(self, partition: Partition) -> None:
+        self._leave((partition.topic_id, partition.index), None)
+
+    def _leave(self, key: Key, unless: LeaderFetcher | None) -> None:
+        fetcher = self._where.get(key)
+        if fetcher is None or fetcher is unless:
+            return
+        del self._where[key]
+        fetcher.remove(key)
+        if not fetcher.copies:
+            # Not later: to a leader that is gone the connection would be tried for ever.
+            fetcher.close()
+            self._fetchers = {where: one for where, one in self._fetchers.items() if one is not fetcher}
+
+    def brokers_changed(self, brokers: list[int]) -> None:
+        """These have registered anew or come back: whoever waits to try again need not wait."""
+        for (leader_id, _), fetcher in self._fetchers.items():
+            if leader_id in brokers:
+                fetcher.retry_now()
+
+    def address(self, broker_id: int) -> tuple[str, int] | None:
+        """Where other brokers reach a broker."""
+        known = self._broker.image.brokers.get(broker_id)
+        if known is None:
+            return None
+        name = self._broker.config.inter_broker_listener
+        return next(((e.host, e.port) for e in known.endpoints if e.name == name), None)
+
+    def close(self) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        self._fetchers.clear()
+        self._where.clear()
+
+    def __len__(self) -> int:
+        return len(self._fetchers)
