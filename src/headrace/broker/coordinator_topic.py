@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 from headrace.errors import Err, KafkaError
 from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
+from headrace.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
 logger = logging.getLogger("headrace.coordinator")
+
+SEEN_TIMEOUT_MS = 2_000
+"""How long to wait for this broker to learn of the topic that the controller has created."""
 
 
 def offsets_topic(broker: "Broker") -> m.CreateTopicsRequest.CreatableTopic:
@@ -38,9 +42,7 @@ async def create_offsets_topic(broker: "Broker") -> bool:
     """Create the topic unless it is there. False: it could not be, and the log says why."""
     wanted = m.CreateTopicsRequest(topics=[offsets_topic(broker)])
     try:
-        response: m.CreateTopicsResponse = await broker.node.decide(
-            lambda image: broker.node.controller.create_topics(image, wanted)
-        )
+        response: m.CreateTopicsResponse = await broker.channel.request(ApiKey.CREATE_TOPICS, wanted)
     except KafkaError as error:
         logger.warning("cannot create %s: %s", OFFSETS_TOPIC, error)
         return False
@@ -48,4 +50,5 @@ async def create_offsets_topic(broker: "Broker") -> bool:
     if result.error_code not in (Err.NONE, Err.TOPIC_ALREADY_EXISTS):
         logger.warning("cannot create %s: %s", OFFSETS_TOPIC, result.error_message)
         return False
+    await broker.node.until(lambda image: OFFSETS_TOPIC in image.topic_ids, SEEN_TIMEOUT_MS)
     return True

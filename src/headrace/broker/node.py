@@ -1,25 +1,30 @@
 """This node's place in its cluster: who it is, its logs, the metadata it follows, and its registration."""
 
+import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker.connection import Connection
+from headrace.broker.controller import ActiveController
 from headrace.broker.handlers.producers import ProducerIds
+from headrace.broker.lifecycle import Lifecycle, Member, RegistrationRefused
+from headrace.broker.quorum_network import QuorumNetwork
 from headrace.config import BrokerConfig, LogConfig
 from headrace.errors import KafkaError
 from headrace.metadata.controller import Controller
+from headrace.metadata.delta import Delta
 from headrace.metadata.features import UPGRADE
-from headrace.metadata.image import EMPTY, TOPIC_CONFIG, Endpoint, Image
+from headrace.metadata.image import EMPTY, TOPIC_CONFIG, Endpoint, Image, PartitionKey
 from headrace.metadata.outcome import Outcome
 from headrace.metadata.versions import GROUP_VERSION, GROUP_VERSION_LATEST, KRAFT_VERSION, SERVED_FEATURES
 from headrace.protocol import messages as m
+from headrace.protocol.api import ApiKey
 from headrace.quorum import QuorumError
 from headrace.quorum.cleaning import SnapshotLimits
 from headrace.quorum.folder import Layout, open_folders
 from headrace.quorum.kraft import KraftOptions, KraftQuorum, open_quorum
-from headrace.quorum.registration import LocalNode, leave, register, unfence
 from headrace.quorum.snapshots import Voter
 from headrace.storage.checkpoints import new_uuid
 from headrace.storage.log import Log
@@ -34,7 +39,7 @@ PLAINTEXT = 0
 LOOPBACK = "127.0.0.1"
 CONTROLLER_LISTENER = "CONTROLLER"
 CONTROLLER_PORT = 9093
-UPDATE_FEATURES_VERSION = 2
+EVERY_ADDRESS = ("", "0.0.0.0", "::")
 LOAD_REPORT_MS = 2_000
 """How often a long recovery says how far it is."""
 
@@ -61,11 +66,15 @@ class Node:
         self.logs: LogManager
         self.quorum: KraftQuorum
         self.controller: Controller
+        self.lifecycle = Lifecycle(broker)
         self.producer_ids = ProducerIds(broker)
         self.cluster_id = ""
         self.broker_epoch = -1
+        self.incarnation_id = self.new_id()
         self._opened = False
         self._loaded = False
+        self._following = False
+        self._waiting: list[tuple[Callable[[Image], bool], asyncio.Future[None]]] = []
 
     @property
     def image(self) -> Image:
@@ -90,7 +99,7 @@ class Node:
         )
         try:
             self.logs.lock()
-            layout = layout_of(self._broker.config)
+            layout = layout_of(self._broker.config, self._controller_ports())
             identity = open_folders(
                 runtime.disk,
                 layout,
@@ -101,17 +110,37 @@ class Node:
             self.cluster_id = identity.cluster_id
             self.logs.open()
             self.quorum = open_quorum(
-                runtime.disk, identity, layout, self._quorum_options(), runtime.clock, runtime.run_sync
-            )
+                runtime.disk, identity, layout, self._quorum_options(), runtime.clock, runtime.run_sync,
+                QuorumNetwork(self._broker.peers), runtime.random.randrange,
+            )  # fmt: skip
         except (LogDirError, QuorumError) as error:
             raise StartupError(str(error)) from error
         self.quorum.on_failure = self._broker.fail
         self._opened = True
-        self._load_logs()
+        if config.is_broker:
+            self._load_logs()
         self.controller = Controller(config.static, self.cluster_id, runtime.random.randrange, self.new_id)
-        self._broker.metadata_loaded(self.quorum.image)
-        self.quorum.listen(self._broker.metadata_changed)
+        if config.is_controller:
+            self._broker.controller = ActiveController(self._broker, self.quorum, self.controller)
+        self.quorum.on_leadership(self._broker.channel.leadership_changed)
+        self.quorum.listen(self._committed)
+
+    async def join(self) -> None:
+        """Take part in the quorum and register. Returns when this node knows all that the cluster knew by then."""
         await self.quorum.start()
+        if self._broker.config.is_controller:
+            endpoints = [
+                Endpoint(name, host, port, PLAINTEXT)
+                for name, host, port in layout_of(self._broker.config, self._controller_ports()).controller_endpoints
+            ]
+            self._broker.spawn(self.lifecycle.register_controller(endpoints, self.incarnation_id))
+        if self._broker.config.is_broker:
+            await self._register()
+        else:
+            self._follow()
+
+    def _controller_ports(self) -> dict[str, int]:
+        return {listener.endpoint.name: listener.port for listener in self._broker.controller_listeners}
 
     def _quorum_options(self) -> KraftOptions:
         config = self._broker.config
@@ -128,6 +157,14 @@ class Node:
                 Voter(voter_id, bytes(16), ((controller_listener_name(config), host, port),))
                 for voter_id, (host, port) in config.quorum_voters.items()
             ),
+            is_controller=config.is_controller,
+            bootstrap_servers=tuple(config.quorum_bootstrap_servers),
+            election_timeout_ms=config["controller.quorum.election.timeout.ms"],
+            fetch_timeout_ms=config["controller.quorum.fetch.timeout.ms"],
+            election_backoff_ms_max=config["controller.quorum.election.backoff.max.ms"],
+            request_timeout_ms=config["controller.quorum.request.timeout.ms"],
+            retry_backoff_ms=config["controller.quorum.retry.backoff.ms"],
+            auto_join=config["controller.quorum.auto.join.enable"],
         )
 
     def _log_config(self, topic: str) -> LogConfig:
@@ -144,39 +181,80 @@ class Node:
         self._loaded = True
         self._tell_notes()
 
-    async def register(self) -> None:
-        """Tell the cluster that this broker is here, now that its ports are known, and take over its partitions."""
+    async def _register(self) -> None:
+        """Tell the cluster that this broker is here, fenced, and catch up with what the cluster knows."""
         config = self._broker.config
         live = self.logs.live_dirs()
         # A clean stop noted the epoch it ended in: then the controller knows that this log has lost nothing.
         clean = all(log_dir.clean for log_dir in live)
-        node = LocalNode(
+        member = Member(
             node_id=config.node_id,
             cluster_id=self.cluster_id,
-            incarnation_id=self.new_id(),
+            incarnation_id=self.incarnation_id,
             endpoints=self._registered_listeners(),
-            controller_endpoints=[
-                Endpoint(name, host, port, PLAINTEXT) for name, host, port in layout_of(self._broker.config).controller_endpoints
-            ],
             rack=config["broker.rack"],
             directory_ids=sorted(log_dir.directory_id for log_dir in live),
             previous_broker_epoch=max((log_dir.broker_epoch for log_dir in live), default=-1) if clean else -1,
         )
-        self.broker_epoch = await register(self.quorum, self.controller, node)
+        try:
+            epoch = await self.lifecycle.register(member)
+        except RegistrationRefused as refused:
+            raise StartupError(str(refused)) from refused
+        await self.until(lambda image: image.offset >= epoch)
+        self._follow()
+
+    def _follow(self) -> None:
+        """From here on metadata takes effect. Not earlier: old metadata would disown folders of newer topics."""
+        self._following = True
+        self._broker.metadata_loaded(self.image)
+
+    async def lead(self) -> None:
+        """Once this node serves what it has: take leadership that waits for it."""
         await self._finalize_groups()
         await self._broker.replicas.assign_all()
-        await unfence(self.quorum, self.controller, config.node_id)
+        await self.lifecycle.unfence()
         self._broker.replicas.lead_all(self.image)
         self._broker.groups.refresh()
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other broker has ever joined: nobody to take over, nobody to wait for."""
+        return all(broker_id == self._broker.node_id for broker_id in self.image.brokers)
+
+    def _committed(self, delta: Delta, image: Image) -> None:
+        if self._following:
+            self._broker.metadata_changed(delta, image)
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for entry in waiting:
+                predicate, done = entry
+                if done.done():
+                    continue
+                if predicate(image):
+                    done.set_result(None)
+                else:
+                    self._waiting.append(entry)
+
+    async def until(self, predicate: Callable[[Image], bool], timeout_ms: int | None = None) -> bool:
+        """Wait for the metadata that this node knows to satisfy something. False: not in time."""
+        if predicate(self.image):
+            return True
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((predicate, done))
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await done
+        except TimeoutError:
+            return False
+        return True
+
     async def _finalize_groups(self) -> None:
         """A folder from before groups were served names no level for them: clients of KIP-848 rely on it."""
-        if GROUP_VERSION in self.image.features:
+        if GROUP_VERSION in self.image.features or not self.quorum.is_active:
             return
         kind = m.UpdateFeaturesRequest
         update = kind.FeatureUpdateKey(feature=GROUP_VERSION, max_version_level=GROUP_VERSION_LATEST, upgrade_type=UPGRADE)
-        request = kind(feature_updates=[update])
-        answer = await self.decide(lambda image: self.controller.update_features(image, request, UPDATE_FEATURES_VERSION))
+        answer = await self._broker.channel.request(ApiKey.UPDATE_FEATURES, kind(feature_updates=[update]))
         if answer.error_code:
             logger.warning("%s stays off: %s", GROUP_VERSION, answer.error_message)
 
@@ -187,15 +265,19 @@ class Node:
             endpoint = advertised.get(listener.endpoint.name, listener.endpoint)
             explicit = "advertised.listeners" in self._broker.config.raw
             port = endpoint.port if explicit and endpoint.port else listener.port
-            host = endpoint.host if endpoint.host not in ("", "0.0.0.0", "::") else socket.gethostname()
+            host = endpoint.host if endpoint.host not in EVERY_ADDRESS else socket.gethostname()
             found.append(Endpoint(endpoint.name, host, port, PLAINTEXT))
         return found
 
     # ---- serving
 
     async def decide(self, decision: Callable[[Image], Outcome[Any]]) -> Any:
-        """Make a controller's decision durable, then answer."""
+        """Make a controller's decision durable, then answer. Raises NOT_CONTROLLER where another node decides."""
         return await self.quorum.write(decision)
+
+    async def assign_directories(self, directories: Mapping[PartitionKey, bytes]) -> None:
+        """Tell the controller in which log dir each replica lies. Raises KafkaError."""
+        await self.lifecycle.assign_directories(directories)
 
     def client_endpoints(self, connection: Connection) -> list[ClientEndpoint]:
         """Live brokers; this one by the address its client already reached, unless something else is advertised."""
@@ -204,7 +286,7 @@ class Node:
         for broker in self.image.brokers.values():
             if broker.fenced:
                 continue
-            if broker.id == self._broker.node_id and "advertised.listeners" not in self._broker.config.raw:
+            if broker.id == self._broker.node_id and not self._is_advertised(listener.endpoint.host):
                 host, port = connection.local_address
                 found.append(ClientEndpoint(broker.id, host, port, broker.rack))
                 continue
@@ -214,6 +296,12 @@ class Node:
                 if endpoint.name == listener.endpoint.name
             ]
         return found
+
+    def _is_advertised(self, host: str) -> bool:
+        """Whether clients are to use the address that this broker registered, as they hear it from other brokers."""
+        if "advertised.listeners" in self._broker.config.raw:
+            return True
+        return not self.alone and host not in EVERY_ADDRESS
 
     def controller_hint(self) -> int:
         """Whom to send admin requests to: in KRaft any live broker, which forwards them."""
@@ -242,11 +330,17 @@ class Node:
         if log_dir.failed is None:
             logger.critical("log directory %s failed and is offline: %s", log_dir.path, error)
             self.logs.fail_dir(log_dir, error)
+            self.lifecycle.dir_failed(log_dir.directory_id)
             self._broker.replicas.fail(log_dir.path)
             if not self.logs.live_dirs():
                 self._broker.fail(error)
 
     # ---- stop
+
+    async def leave(self) -> None:
+        """Have others take over while this node still answers. A node that is alone has nobody to wait for."""
+        if self._opened and self._in_order() and not self.alone and self._broker.config["controlled.shutdown.enable"]:
+            await self.lifecycle.leave()
 
     async def close(self) -> None:
         """Hand over, make everything durable, say that it was a clean end."""
@@ -256,8 +350,11 @@ class Node:
             return
         watermarks = self.high_watermarks()
         try:
-            if self._in_order() and self.broker_epoch >= 0:
-                await leave(self.quorum, self.controller, self._broker.node_id)
+            if self._in_order() and self.alone:
+                await self.lifecycle.leave()
+            self.lifecycle.stop()
+            if self._broker.controller is not None:
+                self._broker.controller.close()
             await self.quorum.close()
         except (KafkaError, OSError) as error:
             # A full disk, most likely. What was committed is there; the next start checks the rest.
@@ -282,13 +379,23 @@ class Node:
         return self._loaded and self._broker.failure is None and self._broker.syncer.idle
 
 
+def _reachable(host: str) -> str:
+    if host not in EVERY_ADDRESS:
+        return host
+    return socket.gethostname() if host else LOOPBACK
+
+
 def controller_listener_name(config: BrokerConfig) -> str:
     return next(iter(config.controller_listener_names), CONTROLLER_LISTENER)
 
 
-def layout_of(config: BrokerConfig) -> Layout:
-    """The folders that a configuration names, and where it puts this node's controller."""
-    endpoints = tuple((e.name, e.host or LOOPBACK, e.port) for e in config.controller_listeners)
+def layout_of(config: BrokerConfig, ports: Mapping[str, int] | None = None) -> Layout:
+    """The folders that a configuration names, and where it puts this node's controller: `ports` that are bound already."""
+    advertised = {e.name: e for e in config.advertised_listeners}
+    endpoints = tuple(
+        (e.name, _reachable(advertised.get(e.name, e).host), advertised.get(e.name, e).port or (ports or {}).get(e.name, 0))
+        for e in config.controller_listeners
+    )
     return Layout(
         config.node_id,
         config.log_dirs,

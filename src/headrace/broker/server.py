@@ -17,10 +17,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from headrace.broker.connection import Connection
+from headrace.broker.controller import ActiveController
+from headrace.broker.controller_channel import ControllerChannel
 from headrace.broker.coordinator_runtime import GroupCoordinator
 from headrace.broker.handlers.fetch import FetchHandler
 from headrace.broker.handlers.produce import ProduceHandler
-from headrace.broker.handlers.registry import HANDLERS
+from headrace.broker.handlers.registry import CONTROLLER_HANDLERS, HANDLERS
 from headrace.broker.lag import LagWatch
 from headrace.broker.limits import ConnectionLimits, MemoryBudget
 from headrace.broker.maintenance import Maintenance
@@ -28,8 +30,9 @@ from headrace.broker.metrics import Collector, GcWatch, Metrics
 from headrace.broker.node import ClientEndpoint, Node
 from headrace.broker.node import StartupError as StartupError
 from headrace.broker.partition import Environment, Partition
+from headrace.broker.peers import Peers
 from headrace.broker.replicas import Replicas
-from headrace.broker.router import Router
+from headrace.broker.router import HotHandler, Router
 from headrace.broker.runtime import Runtime, SocketOptions, SystemRuntime
 from headrace.broker.syncer import Syncer
 from headrace.broker.waiters import TimerWheel
@@ -77,7 +80,7 @@ class Settings(NamedTuple):
 
 
 class Listener:
-    """One address that clients connect to."""
+    """One address that clients, or other nodes, connect to."""
 
     def __init__(self, broker: "Broker", endpoint: Endpoint, router: Router) -> None:
         self.broker = broker
@@ -121,7 +124,7 @@ class Listener:
 
 
 class Broker:
-    """One node: broker and controller of a cluster of its own."""
+    """One node of a cluster: a broker, a controller, or both; alone, both in one."""
 
     def __init__(self, config: BrokerConfig, runtime: Runtime) -> None:
         self.config = config
@@ -153,9 +156,14 @@ class Broker:
         self.replicas = Replicas(self, self.environment)
         self.groups = GroupCoordinator(self)
         self.lag = LagWatch(self)
+        self.peers = Peers(f"headrace-{self.node_id}")
+        self.controller: ActiveController | None = None
+        """On a node with that role, whether or not it is the active one; set when its folders are open."""
+        self.channel = ControllerChannel(self)
         self.node = Node(self)
         self.maintenance = Maintenance(self)
         self.listeners: list[Listener] = []
+        self.controller_listeners: list[Listener] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._woken: dict[Partition, None] = {}
         self._gc_watch = GcWatch(self.metrics, runtime.perf_counter)
@@ -199,29 +207,47 @@ class Broker:
     # ---- life
 
     async def start(self) -> None:
-        router = Router(
-            self,
-            {ApiKey.PRODUCE: ProduceHandler(self), ApiKey.FETCH: FetchHandler(self)},
-            HANDLERS,
-        )
-        self.listeners = [Listener(self, endpoint, router) for endpoint in self.config.broker_listeners]
+        self._make_listeners()
         # First, since this fails most often, and a broker that cannot start should have touched nothing.
-        for listener in self.listeners:
+        for listener in (*self.listeners, *self.controller_listeners):
             await listener.bind()
         self._check_metrics_port()
         await self.node.open()
-        await self.node.register()
-        await self._settle()
+        for listener in self.controller_listeners:
+            await listener.serve()
+        await self.node.join()
+        if self.node.alone and self.config.is_broker:
+            # Nobody else can answer for it: whoever connects should find a broker that leads.
+            await self.node.lead()
+            await self._settle()
         self.maintenance.start()
         self._start_metrics()
-        # Everything alive now stays alive: the collector need not look at it again and again.
+        self._freeze()
+        for listener in self.listeners:
+            await listener.serve()
+        if self.config.is_broker and not self.node.lifecycle.running:
+            # Others must reach this broker before they are told that it leads something.
+            await self.node.lead()
+            await self._settle()
+
+    def _make_listeners(self) -> None:
+        if self.config.is_broker:
+            hot: dict[int, HotHandler] = {ApiKey.PRODUCE: ProduceHandler(self), ApiKey.FETCH: FetchHandler(self)}
+            router = Router(self, hot, HANDLERS)
+            self.listeners = [Listener(self, endpoint, router) for endpoint in self.config.broker_listeners]
+        if self.config.is_controller:
+            router = Router(self, {}, CONTROLLER_HANDLERS)
+            self.controller_listeners = [
+                Listener(self, endpoint, router) for endpoint in self.config.controller_listeners
+            ]
+
+    def _freeze(self) -> None:
+        """Everything alive now stays alive: the collector need not look at it again and again."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
         gc.enable()
         self._gc_watch.start()
-        for listener in self.listeners:
-            await listener.serve()
 
     async def _settle(self) -> None:
         """After an unclean stop, sync what recovery found before anyone asks: no reader may see less than before."""
@@ -229,27 +255,35 @@ class Broker:
             await asyncio.sleep(0.001)
 
     def ready(self) -> Ready:
+        listeners = self.listeners or self.controller_listeners
         return Ready(
-            ", ".join(listener.address for listener in self.listeners), ", ".join(self.config.log_dirs), self.node_id
+            ", ".join(listener.address for listener in listeners), ", ".join(self.config.log_dirs), self.node_id
         )
 
     async def stop(self) -> None:
-        """Finish, flush and close. Safe to call after a failed start."""
+        """Hand over, finish, flush and close. Safe to call after a failed start."""
+        await self.node.leave()
         for listener in self.listeners:
             await listener.stop()
-        for connection in list(self.connections):
+        for connection in self._client_connections():
             connection.finish()
         await self._drain()
         self.maintenance.stop()
         self._gc_watch.stop()
-        for task in list(self._tasks):
-            task.cancel()
         if self._metrics_server is not None:
             self._metrics_server.shutdown()
         await self.node.close()
+        for task in list(self._tasks):
+            task.cancel()
+        for listener in self.controller_listeners:
+            await listener.stop()
         for connection in list(self.connections):
             connection.transport.abort()
+        self.peers.close()
         self.wheel.close()
+
+    def _client_connections(self) -> list[Connection]:
+        return [connection for connection in self.connections if connection.listener in self.listeners]
 
     async def _drain(self) -> None:
         """Give waiting requests a moment; long polls need not run out, nor rebalances."""
@@ -258,8 +292,8 @@ class Broker:
             for waiter in list(partition.fetch_waiters):
                 waiter.expire()
         deadline = self.runtime.clock.monotonic_ms() + DRAIN_SECONDS * 1000
-        while self.connections and self.runtime.clock.monotonic_ms() < deadline:
-            if all(not c.waiting and not c.outbox.blocked for c in self.connections):
+        while self.runtime.clock.monotonic_ms() < deadline:
+            if all(not c.waiting and not c.outbox.blocked for c in self._client_connections()):
                 break
             await asyncio.sleep(0.005)
         # A sync that fails is told to one caller only: the logs must not be closed, and called whole, over its head.
@@ -273,14 +307,16 @@ class Broker:
         """At start: what the last run knew. Nothing is led before this broker has registered."""
         if image.config(BROKER_CONFIG, "") or image.config(BROKER_CONFIG, str(self.node_id)):
             self._reconfigure(image)
-        self.replicas.load(image)
+        if self.config.is_broker:
+            self.replicas.load(image)
 
     def metadata_changed(self, delta: Delta, image: Image) -> None:
         """Called in commit order, after the image has changed."""
         if any(kind == BROKER_CONFIG for kind, _ in delta.configs):
             self._reconfigure(image)
-        self.replicas.apply(delta, image)
-        self.groups.metadata_changed(delta, image)
+        if self.config.is_broker:
+            self.replicas.apply(delta, image)
+            self.groups.metadata_changed(delta, image)
 
     def _reconfigure(self, image: Image) -> None:
         self.config = self.config.with_dynamic(
@@ -350,13 +386,29 @@ async def serve(config: BrokerConfig, runtime: Runtime, ready: Callable[[Broker]
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_or_die, broker)
     try:
-        await broker.start()
-        ready(broker)
-        await broker.stopping.wait()
+        if await _started(broker):
+            ready(broker)
+            await broker.stopping.wait()
     finally:
         await broker.stop()
     if broker.failure is not None:
         raise broker.failure
+
+
+async def _started(broker: Broker) -> bool:
+    """False if it was told to stop before: a node may wait long for others of its cluster."""
+    starting = asyncio.ensure_future(broker.start())
+    told = asyncio.ensure_future(broker.stopping.wait())
+    try:
+        await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            return True
+        return False
+    finally:
+        for task in (starting, told):
+            task.cancel()
+        await asyncio.gather(starting, told, return_exceptions=True)
 
 
 def _reason(error: OSError) -> str:

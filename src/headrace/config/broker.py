@@ -169,6 +169,14 @@ class BrokerConfig:
         return frozenset(self["process.roles"])
 
     @property
+    def is_broker(self) -> bool:
+        return "broker" in self.roles
+
+    @property
+    def is_controller(self) -> bool:
+        return "controller" in self.roles
+
+    @property
     def log_dirs(self) -> list[str]:
         dirs: list[str] = self["log.dirs"] or self["log.dir"]
         return dirs

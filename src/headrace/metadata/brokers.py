@@ -189,14 +189,14 @@ def check_broker_epoch(image: Image, broker_id: int, broker_epoch: int) -> Broke
 def fence_broker(image: Image, broker_id: int, policy: ElectionPolicy) -> list[Record]:
     """Its partitions first, then the broker, as Kafka."""
     broker = image.brokers[broker_id]
-    return [*_without(image, broker_id, policy), _registration_change(broker, 0, fenced=FENCE)]
+    return [*_without(image, broker_id, policy), registration_change(broker, 0, fenced=FENCE)]
 
 
 def unfence_broker(image: Image, broker_id: int, policy: ElectionPolicy) -> list[Record]:
     """The broker first, then the partitions that had no leader and may now have it."""
     broker = image.brokers[broker_id]
     return [
-        _registration_change(broker, 0, fenced=UNFENCE),
+        registration_change(broker, 0, fenced=UNFENCE),
         *_changes(image, image.partitions_of(NO_LEADER), policy, returning=broker_id),
     ]
 
@@ -206,7 +206,7 @@ def controlled_shutdown(image: Image, broker_id: int, policy: ElectionPolicy) ->
     broker = image.brokers[broker_id]
     records: list[Record] = []
     if not broker.in_controlled_shutdown:
-        records.append(_registration_change(broker, 1, in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN))
+        records.append(registration_change(broker, 1, in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN))
     return records + _without(image, broker_id, policy)
 
 
@@ -225,7 +225,7 @@ def broker_gone(image: Image, broker_id: int, policy: ElectionPolicy, *, clean: 
     return _without(image, broker_id, policy)
 
 
-def _registration_change(broker: Broker, version: int, **changes: Any) -> Record:
+def registration_change(broker: Broker, version: int, **changes: Any) -> Record:
     return m.BrokerRegistrationChangeRecord(
         broker_id=broker.id, broker_epoch=broker.epoch, **changes
     ), version
@@ -233,7 +233,14 @@ def _registration_change(broker: Broker, version: int, **changes: Any) -> Record
 
 def _without(image: Image, broker_id: int, policy: ElectionPolicy) -> list[Record]:
     in_isr = ((key, p) for key, p in image.partitions_of(broker_id) if broker_id in p.isr)
-    return _changes(image, in_isr, policy, leaving=broker_id)
+    return changes_without(image, in_isr, policy, broker_id)
+
+
+def changes_without(
+    image: Image, partitions: Iterable[tuple[PartitionKey, Partition]], policy: ElectionPolicy, broker_id: int
+) -> list[Record]:
+    """Leaders and ISRs of some partitions once `broker_id` can serve them no more."""
+    return _changes(image, partitions, policy, leaving=broker_id)
 
 
 def _changes(

@@ -10,7 +10,19 @@ from typing import Any
 from headrace.config import BrokerConfig
 from headrace.config.describe import describe_topic
 from headrace.config.topic import validate_topic
-from headrace.metadata import brokers, configs, elections, features, producer_ids, quotas, topics
+from headrace.metadata import (
+    brokers,
+    configs,
+    directories,
+    elections,
+    features,
+    heartbeats,
+    isr,
+    producer_ids,
+    quotas,
+    reassignment,
+    topics,
+)
 from headrace.metadata.image import BROKER_CONFIG, Image
 from headrace.metadata.outcome import Outcome
 from headrace.metadata.placement import Dice
@@ -104,6 +116,27 @@ class Controller:
     def elect_leaders(self, image: Image, request: m.ElectLeadersRequest) -> Outcome[m.ElectLeadersResponse]:
         return elections.elect_leaders(image, request, self.policy)
 
+    def balance_leaders(self, image: Image, limit: int) -> list[Record]:
+        return elections.balance_leaders(image, self.policy, limit)
+
+    def elect_unclean(self, image: Image, limit: int) -> list[Record]:
+        return elections.elect_unclean(image, self.policy, limit)
+
+    def alter_reassignments(
+        self, image: Image, request: m.AlterPartitionReassignmentsRequest
+    ) -> Outcome[m.AlterPartitionReassignmentsResponse]:
+        return reassignment.alter_reassignments(image, request, self.policy)
+
+    def alter_partition(
+        self, image: Image, request: m.AlterPartitionRequest, version: int
+    ) -> Outcome[m.AlterPartitionResponse]:
+        return isr.alter_partition(image, request, version, self.policy)
+
+    def assign_replicas(
+        self, image: Image, request: m.AssignReplicasToDirsRequest
+    ) -> Outcome[m.AssignReplicasToDirsResponse]:
+        return directories.assign_replicas(image, request, self.policy)
+
     # --- configuration, quotas, features, producer ids ----------------------------------------------------------------
 
     def incremental_alter_configs(
@@ -149,6 +182,11 @@ class Controller:
 
     def unregister_broker(self, image: Image, broker_id: int) -> list[Record]:
         return brokers.unregister_broker(image, broker_id, self.policy)
+
+    def heartbeat(
+        self, image: Image, request: m.BrokerHeartbeatRequest, others_know: Callable[[], bool]
+    ) -> Outcome[heartbeats.Reply]:
+        return heartbeats.heartbeat(image, request, self.policy, others_know)
 
     def fence_broker(self, image: Image, broker_id: int) -> list[Record]:
         return brokers.fence_broker(image, broker_id, self.policy)

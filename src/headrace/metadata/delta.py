@@ -326,6 +326,8 @@ class Delta:
                 image.zk_migration_state if self.zk_migration_state is None else self.zk_migration_state
             ),
             broker_partitions=self._broker_partitions(),
+            reassigning=self._index(image.reassigning, _is_reassigning),
+            imbalanced=self._index(image.imbalanced, _is_imbalanced),
             colliding_names=self._colliding_names(),
         )
 
@@ -350,6 +352,22 @@ class Delta:
             held = index.get(holder, empty).update(gained.get(holder, {}), lost.get(holder, ()))
             changed[holder] = held or None
         return _updated(index, changed)
+
+    def _index(
+        self, index: PersistentMap[PartitionKey, None], belongs: Callable[[Partition], bool]
+    ) -> PersistentMap[PartitionKey, None]:
+        """The partitions for which `belongs` holds, from those for which it did and what has changed."""
+        added: dict[PartitionKey, None] = {}
+        removed: list[PartitionKey] = []
+        for topic in self.topics_deleted.values():
+            removed += ((topic.id, number) for number, old in topic.partitions.items() if belongs(old))
+        for topic_id, _, number, before, after in self.partition_changes():
+            was, is_ = before is not None and belongs(before), belongs(after)
+            if is_ and not was:
+                added[topic_id, number] = None
+            elif was and not is_:
+                removed.append((topic_id, number))
+        return index.update(added, removed)
 
     def _colliding_names(self) -> PersistentMap[str, tuple[str, ...]]:
         index = self.image.colliding_names
@@ -383,6 +401,14 @@ def _holders(partition: Partition) -> set[int]:
     if partition.leader == NO_LEADER:
         holders.add(NO_LEADER)
     return holders
+
+
+def _is_reassigning(partition: Partition) -> bool:
+    return partition.reassigning
+
+
+def _is_imbalanced(partition: Partition) -> bool:
+    return partition.imbalanced
 
 
 def _without_elr(draft: _TopicDraft) -> Iterator[tuple[int, Partition]]:

@@ -48,6 +48,35 @@ def elect_leaders(
     return Outcome(records, m.ElectLeadersResponse(replica_election_results=results))
 
 
+def balance_leaders(image: Image, policy: ElectionPolicy, limit: int) -> list[Record]:
+    """Give leadership back to preferred replicas that may lead again, some at a time."""
+    records: list[Record] = []
+    for topic_id, number in image.imbalanced:
+        if len(records) == limit:
+            break
+        try:
+            records.append(_elect(image, image.topics[topic_id].name, number, Election.PREFERRED, policy))
+        except KafkaError:
+            continue  # its preferred replica is not there yet
+    return records
+
+
+def elect_unclean(image: Image, policy: ElectionPolicy, limit: int) -> list[Record]:
+    """Leaders for partitions without one, where the topic would rather lose records than wait."""
+    records: list[Record] = []
+    for (topic_id, number), _ in image.partitions_of(NO_LEADER):
+        name = image.topics[topic_id].name
+        if len(records) == limit:
+            break
+        if not policy.unclean_election(image, name):
+            continue
+        try:
+            records.append(_elect(image, name, number, Election.UNCLEAN, policy))
+        except KafkaError:
+            continue  # nobody is left alive
+    return records
+
+
 def _asked(image: Image, request: m.ElectLeadersRequest) -> list[tuple[str, list[int]]]:
     if request.topic_partitions is not None:
         return [(topic.topic, topic.partitions) for topic in request.topic_partitions]

@@ -99,6 +99,10 @@ class Partition(msgspec.Struct, frozen=True, gc=False):
     def reassigning(self) -> bool:
         return bool(self.removing or self.adding)
 
+    @property
+    def imbalanced(self) -> bool:
+        return not self.replicas or self.leader != self.replicas[0]
+
     def directory_of(self, broker_id: int) -> bytes:
         return self.directories[self.replicas.index(broker_id)]
 
@@ -131,6 +135,10 @@ class Image(msgspec.Struct, frozen=True):
     # Derived, never written: kept so that no decision walks the whole cluster.
     broker_partitions: PersistentMap[int, PersistentMap[PartitionKey, None]] = PersistentMap()
     """Partitions by the brokers in their ISR or ELR; those without a leader under NO_LEADER."""
+    reassigning: PersistentMap[PartitionKey, None] = PersistentMap()
+    """Partitions that are being moved."""
+    imbalanced: PersistentMap[PartitionKey, None] = PersistentMap()
+    """Partitions that another than the preferred replica leads, or nobody."""
     colliding_names: PersistentMap[str, tuple[str, ...]] = PersistentMap()
     """Topic names with '.' or '_' by their name with '_' only, since metrics cannot tell these apart."""
 

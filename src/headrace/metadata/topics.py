@@ -13,6 +13,7 @@ from headrace.metadata.image import (
     NO_LEADER,
     TOPIC_CONFIG,
     UNASSIGNED_DIRECTORY,
+    Broker,
     Image,
     Partition,
     Topic,
@@ -50,8 +51,13 @@ def usable_brokers(image: Image) -> list[UsableBroker]:
     return [
         UsableBroker(broker.id, broker.rack, broker.fenced)
         for _, broker in sorted(image.brokers.items())
-        if not broker.in_controlled_shutdown
+        if not broker.in_controlled_shutdown and not _cordoned(broker)
     ]
+
+
+def _cordoned(broker: Broker) -> bool:
+    """Whether a broker wants no new replicas in any of its log dirs (KIP-1066)."""
+    return bool(broker.cordoned_log_dirs) and set(broker.log_dirs) <= set(broker.cordoned_log_dirs or ())
 
 
 def default_directory(image: Image, broker_id: int) -> bytes:
@@ -183,7 +189,7 @@ def _assigned(image: Image, topic: Any) -> list[Partition]:
         number = assignment.partition_index
         if number in partitions:
             raise KafkaError(Err.INVALID_REPLICA_ASSIGNMENT, f"partition {number} is assigned twice")
-        _check_assignment(image, assignment.broker_ids, replication_factor)
+        check_assignment(image, assignment.broker_ids, replication_factor)
         replication_factor = len(assignment.broker_ids)
         partitions[number] = _new_partition(
             image, assignment.broker_ids, _active_of(image, assignment.broker_ids, number)
@@ -203,7 +209,7 @@ def _active_of(image: Image, broker_ids: Iterable[int], number: int) -> list[int
     return isr
 
 
-def _check_assignment(image: Image, broker_ids: list[int], replication_factor: int | None) -> None:
+def check_assignment(image: Image, broker_ids: list[int], replication_factor: int | None) -> None:
     if not broker_ids:
         raise KafkaError(Err.INVALID_REPLICA_ASSIGNMENT, "an assignment has no replicas")
     previous = None
@@ -402,7 +408,7 @@ def _more_partitions(image: Image, wanted: Any, dice: Dice) -> list[Record]:
     if wanted.assignments is not None:
         chosen = [assignment.broker_ids for assignment in wanted.assignments]
         for number, replicas in enumerate(chosen, have):
-            _check_assignment(image, replicas, factor)
+            check_assignment(image, replicas, factor)
             isr = _active_of(image, replicas, number)
             records.append(_partition(image, topic, number, replicas, isr))
         return records

@@ -21,6 +21,7 @@ from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.testing.simulator.disk import CrashMode
+from headrace.testing.simulator.network import CALM
 from headrace.testing.simulator.world import SimRuntime, Stop, World
 
 T = TypeVar("T")
@@ -175,6 +176,7 @@ def test_commits_of_one_turn_share_a_batch() -> None:
     async def main(world: World) -> None:
         machine = await with_topic(world)
         connections = [await connect() for _ in range(30)]
+        world.network.set_conditions(CALM)  # all arrive at once
         log = machine.broker.groups.host("g").partition.log
         before = log.active.size, log.end_offset
         done = await asyncio.gather(*(commit(c, "g", n, partition=n % 3) for n, c in enumerate(connections)))
@@ -183,7 +185,7 @@ def test_commits_of_one_turn_share_a_batch() -> None:
         batches = len(log.active.tail_positions)
         assert batches < 30, "each had a batch, and a sync, of its own"
 
-    with World(3, work_s=(0.005, 0.005)) as world:
+    with World(3, timer_jitter_s=0, work_s=(0.005, 0.005)) as world:
         world.run(main(world))
 
 

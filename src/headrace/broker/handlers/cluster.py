@@ -1,6 +1,6 @@
 """What admin tools ask about the cluster as a whole.
 
-DescribeCluster v0-2 (v1: endpoint type, v2: fenced brokers). DescribeQuorum v0-2. ListPartitionReassignments v0.
+DescribeCluster v0-2 (v1: endpoint type, v2: fenced brokers). DescribeQuorum v0-2.
 DescribeClientQuotas v0-1. DescribeUserScramCredentials v0. DescribeAcls v1-3: SECURITY_DISABLED, since there is no
 authorizer.
 """
@@ -56,6 +56,36 @@ def describe_cluster(
             for endpoint in fenced.endpoints
             if endpoint.name == name
         ]
+    if message.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    return response
+
+
+def describe_controllers(
+    broker: "Broker", request: Request, message: m.DescribeClusterRequest
+) -> m.DescribeClusterResponse:
+    """DescribeCluster as a controller's listener answers it."""
+    R = m.DescribeClusterResponse
+    if message.endpoint_type != CONTROLLERS:
+        known = message.endpoint_type == BROKERS
+        return R(
+            error_code=Err.MISMATCHED_ENDPOINT_TYPE if known else Err.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="this is a controller; ask a broker's listener for brokers"
+            if known
+            else f"endpoint type {message.endpoint_type} does not exist",
+        )
+    name = request.connection.listener.endpoint.name
+    response = R(
+        endpoint_type=CONTROLLERS,
+        cluster_id=broker.node.cluster_id,
+        controller_id=broker.node.quorum.leader_id,
+        brokers=[
+            R.DescribeClusterBroker(broker_id=controller.id, host=endpoint.host, port=endpoint.port, rack=None)
+            for controller in broker.image.controllers.values()
+            for endpoint in controller.endpoints
+            if endpoint.name == name
+        ],
+    )
     if message.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     return response
@@ -117,31 +147,6 @@ def _replica(voter: VoterFacts, leader_id: int, now_ms: int, version: int) -> An
     if version >= 2:
         state.replica_directory_id = voter.directory_id
     return state
-
-
-def list_partition_reassignments(
-    broker: "Broker", request: Request, message: m.ListPartitionReassignmentsRequest
-) -> m.ListPartitionReassignmentsResponse:
-    R = m.ListPartitionReassignmentsResponse
-    image = broker.image
-    asked = None if message.topics is None else {t.name: set(t.partition_indexes) for t in message.topics}
-    response = R(error_message=None)
-    for topic in image.topics.values():
-        if asked is not None and topic.name not in asked:
-            continue
-        moving = [
-            R.OngoingPartitionReassignment(
-                partition_index=index,
-                replicas=list(partition.replicas),
-                adding_replicas=list(partition.adding),
-                removing_replicas=list(partition.removing),
-            )
-            for index, partition in sorted(topic.partitions.items())
-            if partition.reassigning and (asked is None or index in asked[topic.name])
-        ]
-        if moving:
-            response.topics.append(R.OngoingTopicReassignment(name=topic.name, partitions=moving))
-    return response
 
 
 def describe_quotas(

@@ -5,9 +5,12 @@ Topics' and brokers' overrides are metadata records; a change takes effect at on
 """
 
 import logging
+from collections import Counter
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Request
+from headrace.broker.forwarding import forward, forward_part
 from headrace.config import describe
 from headrace.config.alter import Resource, alter_loggers
 from headrace.errors import Err, KafkaError
@@ -123,25 +126,43 @@ def _alter_loggers(broker: "Broker", resource: Any, validate_only: bool) -> None
 # ---- altering
 
 
-async def incremental_alter_configs(
+def incremental_alter_configs(
+    broker: "Broker", request: Request, message: m.IncrementalAlterConfigsRequest
+) -> Awaitable[m.IncrementalAlterConfigsResponse]:
+    """Loggers belong to this process, all else is for the controller to decide."""
+    if any(resource.resource_type == Resource.BROKER_LOGGER for resource in message.resources):
+        return _with_loggers(broker, request, message)
+    return forward(broker, request, message)
+
+
+async def _with_loggers(
     broker: "Broker", request: Request, message: m.IncrementalAlterConfigsRequest
 ) -> m.IncrementalAlterConfigsResponse:
-    def loggers(resource: Any) -> None:
-        _alter_loggers(broker, resource, message.validate_only)
-
-    response: m.IncrementalAlterConfigsResponse = await broker.node.decide(
-        lambda image: broker.node.controller.incremental_alter_configs(image, message, loggers)
-    )
-    return response
-
-
-async def alter_configs(
-    broker: "Broker", request: Request, message: m.AlterConfigsRequest
-) -> m.AlterConfigsResponse:
-    response: m.AlterConfigsResponse = await broker.node.decide(
-        lambda image: broker.node.controller.alter_configs(image, message)
-    )
-    return response
+    R = m.IncrementalAlterConfigsResponse
+    rest = [resource for resource in message.resources if resource.resource_type != Resource.BROKER_LOGGER]
+    counts = Counter(resource.resource_name for resource in message.resources if resource not in rest)
+    answers: dict[int, Any] = {}
+    for at, resource in enumerate(message.resources):
+        if resource.resource_type != Resource.BROKER_LOGGER:
+            continue
+        error, text = Err.NONE, None
+        try:
+            if counts[resource.resource_name] > 1:
+                raise KafkaError(Err.INVALID_REQUEST, "the resource appears twice in the request")
+            _alter_loggers(broker, resource, message.validate_only)
+        except KafkaError as refused:
+            error, text = refused.error, refused.message
+        answers[at] = R.AlterConfigsResourceResponse(
+            error_code=error,
+            error_message=text,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+    if not rest:
+        return R(responses=list(answers.values()))
+    part = m.IncrementalAlterConfigsRequest(resources=rest, validate_only=message.validate_only)
+    decided = iter((await forward_part(broker, request, part)).responses)
+    return R(responses=[answers.get(at) or next(decided) for at in range(len(message.resources))])
 
 
 # ---- listing

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.connection import Request
 from headrace.broker.handlers.metadata import unknown_topic_error
 from headrace.broker.partition import Partition
+from headrace.client.errors import err_of
 from headrace.errors import Err, KafkaError
-from headrace.metadata.producer_ids import allocate_producer_ids
 from headrace.protocol import messages as m
+from headrace.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -34,7 +35,9 @@ class ProducerIds:
     async def _new_block(self) -> None:
         broker = self._broker
         request = m.AllocateProducerIdsRequest(broker_id=broker.node_id, broker_epoch=broker.node.broker_epoch)
-        block = await broker.node.decide(lambda image: allocate_producer_ids(image, request))
+        block = await broker.channel.request(ApiKey.ALLOCATE_PRODUCER_IDS, request)
+        if block.error_code:
+            raise KafkaError(err_of(block.error_code))
         if self._next == self._end:  # else another request was first, and this block is left out
             self._next = block.producer_id_start
             self._end = block.producer_id_start + block.producer_id_len

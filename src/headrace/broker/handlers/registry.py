@@ -1,5 +1,11 @@
-"""Every API that a broker's listener serves, by key. What is not here is not advertised."""
+"""Every API that a node serves, by key, for each kind of listener. What is not here is not advertised."""
 
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.connection import Request
+from headrace.broker.controller import Caller
+from headrace.broker.forwarding import envelope, forward
 from headrace.broker.handlers import (
     cluster,
     configs,
@@ -10,28 +16,27 @@ from headrace.broker.handlers import (
     metadata,
     offsets,
     producers,
-    topics,
     versions,
 )
+from headrace.broker.handlers.controller_registry import DECISIONS, FORWARDED
+from headrace.broker.handlers.raft import RAFT_HANDLERS
 from headrace.broker.router import Handler
 from headrace.protocol.api import ApiKey
 
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
 HANDLERS: dict[int, Handler] = {
+    **dict.fromkeys(FORWARDED, forward),
     ApiKey.API_VERSIONS: versions.api_versions,
     ApiKey.METADATA: metadata.metadata,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
     ApiKey.DESCRIBE_QUORUM: cluster.describe_quorum,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: cluster.list_partition_reassignments,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster.describe_quotas,
     ApiKey.DESCRIBE_ACLS: cluster.describe_acls,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: cluster.describe_user_scram_credentials,
-    ApiKey.CREATE_TOPICS: topics.create_topics,
-    ApiKey.DELETE_TOPICS: topics.delete_topics,
-    ApiKey.CREATE_PARTITIONS: topics.create_partitions,
-    ApiKey.ELECT_LEADERS: topics.elect_leaders,
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
-    ApiKey.ALTER_CONFIGS: configs.alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
     ApiKey.LIST_CONFIG_RESOURCES: configs.list_config_resources,
     ApiKey.LIST_OFFSETS: offsets.list_offsets,
@@ -54,3 +59,20 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.OFFSET_FETCH: group_offsets.offset_fetch,
     ApiKey.OFFSET_DELETE: group_offsets.offset_delete,
 }
+"""On a listener for clients and other brokers."""
+
+
+def _decide(broker: "Broker", request: Request, message: Any) -> Awaitable[Any]:
+    assert broker.controller is not None
+    return broker.controller.handle(ApiKey(request.api_key), message, Caller(request.version, request.connection))
+
+
+CONTROLLER_HANDLERS: dict[int, Handler] = {
+    ApiKey.API_VERSIONS: versions.api_versions,
+    ApiKey.DESCRIBE_CLUSTER: cluster.describe_controllers,
+    ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
+    ApiKey.ENVELOPE: envelope,
+    **dict.fromkeys(DECISIONS, _decide),
+    **RAFT_HANDLERS,
+}
+"""On a controller's listener, which clients have no business with."""

@@ -139,9 +139,12 @@ class SimLoop(BaseEventLoop):
 
     def _take_handles(self, process: Process) -> tuple[list[asyncio.Handle], list[asyncio.TimerHandle]]:
         ready = [handle for handle in self._ready if _owner(handle) is process]  # type: ignore[attr-defined]
-        others = [handle for handle in self._ready if _owner(handle) is not process]  # type: ignore[attr-defined]
+        # The loop has counted what it runs in this turn: what is taken out leaves a gap that is passed over.
+        gap = asyncio.Handle(_nothing, (), self)
+        gap.cancel()
+        kept = [gap if _owner(handle) is process else handle for handle in self._ready]  # type: ignore[attr-defined]
         self._ready.clear()  # type: ignore[attr-defined]
-        self._ready.extend(others)  # type: ignore[attr-defined]
+        self._ready.extend(kept)  # type: ignore[attr-defined]
         scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         timers = [timer for timer in scheduled if _owner(timer) is process]
         scheduled[:] = [timer for timer in scheduled if _owner(timer) is not process]
@@ -267,3 +270,7 @@ class SimClock:
 
     def monotonic_ms(self) -> int:
         return self.boot_ms + int(self._loop.time() * 1000)
+
+
+def _nothing() -> None:
+    """What a gap in the loop's queue would run, if it were not cancelled."""

@@ -1,0 +1,287 @@
+"""A broker's membership of its cluster: registration, heartbeats, and a way down that moves leadership first.
+
+Everything goes through the controller channel, so that it makes no difference whether the controller is in this process,
+on another Headrace node or an Apache Kafka one. What the controller decides comes back as metadata.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.client.errors import err_of
+from headrace.errors import Err, KafkaError
+from headrace.metadata.directories import assignment_request
+from headrace.metadata.image import Endpoint, Image, PartitionKey
+from headrace.metadata.versions import CONTROLLER_REGISTRATION_LEVEL, KNOWN_FEATURES
+from headrace.protocol import messages as m
+from headrace.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+logger = logging.getLogger("headrace.lifecycle")
+
+HEARTBEAT_LANE = "heartbeat"
+"""The controller takes the end of this connection for a sign that this process may have died."""
+REGISTRATION_TIMEOUT_MS = 5_000
+RETRY_S = 0.2
+LEAVE_TIMEOUT_MS = 10_000
+"""How long a stop waits for others to take over."""
+LEAVE_HEARTBEAT_S = 0.05
+ASSIGNMENTS_AT_A_TIME = 2_000
+
+FATAL = {
+    Err.INCONSISTENT_CLUSTER_ID: "its data folder belongs to another cluster; give it a folder of its own, or the right controllers",
+    Err.UNSUPPORTED_VERSION: "it does not support a feature level that the cluster has finalized; run a newer version",
+    Err.INVALID_REGISTRATION: "the controller does not accept its registration",
+    Err.CLUSTER_AUTHORIZATION_FAILED: "the controller does not accept brokers from here",
+}
+"""Refusals that trying again does not change, and what to do about them."""
+
+
+class State(Enum):
+    STARTING = "starting"
+    REGISTERED = "registered"
+    RUNNING = "running"
+    LEAVING = "leaving"
+    STOPPED = "stopped"
+
+
+class RegistrationRefused(Exception):
+    """Why the cluster does not take this broker: one line for a person."""
+
+
+class Member(NamedTuple):
+    """What a broker says of itself when it registers."""
+
+    node_id: int
+    cluster_id: str
+    incarnation_id: bytes
+    """New with each start."""
+    endpoints: list[Endpoint]
+    """Where clients and other brokers reach it: the advertised listeners."""
+    rack: str | None
+    directory_ids: list[bytes]
+    """Of the log dirs that are online."""
+    previous_broker_epoch: int = -1
+    """From the mark that a clean stop leaves: then the controller knows that nothing was lost."""
+
+
+class Lifecycle:
+    """Owned by the node; `register` first, then heartbeats run by themselves until `leave`."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._channel = broker.channel
+        self._interval_s: float = broker.config["broker.heartbeat.interval.ms"] / 1000
+        self._session_ms: int = broker.config["broker.session.timeout.ms"]
+        self.state = State.STARTING
+        self.epoch = -1
+        self._member: Member
+        self._offline: list[bytes] = []
+        self._want_fence = True
+        self._released = False
+        self._kick = asyncio.Event()
+        self._task: asyncio.Task[Any] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether this broker has been unfenced."""
+        return self.state is State.RUNNING
+
+    # ---- joining
+
+    async def register(self, member: Member) -> int:
+        """Register, fenced; returns the broker epoch. Tries again until it is settled; raises RegistrationRefused."""
+        self._member = member
+        await self._register(patient=False)
+        self.state = State.REGISTERED
+        self._task = self._broker.spawn(self._heartbeats())
+        return self.epoch
+
+    async def _register(self, *, patient: bool) -> None:
+        """`patient`: this broker has served already; whatever stands in its way now may yet pass."""
+        clock = self._broker.runtime.clock
+        # The last incarnation, killed a moment ago, may look alive for one session. Twice, since a new controller starts it afresh.
+        last_ms = clock.monotonic_ms() + 2 * self._session_ms + REGISTRATION_TIMEOUT_MS
+        told = False
+        while True:
+            try:
+                answer = await self._channel.request(
+                    ApiKey.BROKER_REGISTRATION, registration_request(self._member),
+                    timeout_ms=REGISTRATION_TIMEOUT_MS, lane=HEARTBEAT_LANE,
+                )  # fmt: skip
+                error = err_of(answer.error_code)
+            except KafkaError as failed:
+                error = failed.error
+            if error is Err.NONE:
+                self.epoch = answer.broker_epoch
+                self._broker.node.broker_epoch = self.epoch
+                return
+            if error in FATAL and not patient:
+                raise RegistrationRefused(f"broker {self._member.node_id} cannot join: {FATAL[error]} [{error.name}]")
+            if error is Err.DUPLICATE_BROKER_REGISTRATION and not patient and clock.monotonic_ms() > last_ms:
+                raise RegistrationRefused(
+                    f"broker {self._member.node_id} cannot join: another broker with this id is running;"
+                    f" stop it or choose another node.id [{error.name}]"
+                )
+            if not told:
+                told = True
+                logger.warning("not registered yet, trying again: %s", error.name)
+            await asyncio.sleep(RETRY_S)
+
+    async def unfence(self) -> None:
+        """Ask for leadership, now that this node serves all it has; returns when it may have some."""
+        self._want_fence = False
+        self._kick.set()
+        node_id = self._broker.node_id
+
+        def unfenced(image: Image) -> bool:
+            broker = image.brokers.get(node_id)
+            return broker is not None and broker.epoch == self.epoch and not broker.fenced
+
+        await self._broker.node.until(unfenced)
+        self.state = State.RUNNING
+
+    async def register_controller(self, endpoints: list[Endpoint], incarnation_id: bytes) -> None:
+        """Tell the cluster where this node's controller is, and what it supports."""
+        while True:
+            if self._broker.image.metadata_version >= CONTROLLER_REGISTRATION_LEVEL:
+                request = controller_registration_request(self._broker.node_id, incarnation_id, endpoints)
+                try:
+                    answer = await self._channel.request(ApiKey.CONTROLLER_REGISTRATION, request)
+                except KafkaError as error:
+                    logger.info("this controller is not registered yet: %s", error)
+                else:
+                    if not answer.error_code:
+                        return
+                    logger.warning("this controller is not registered yet: %s", err_of(answer.error_code).name)
+            await asyncio.sleep(RETRY_S)
+
+    # ---- being there
+
+    async def _heartbeats(self) -> None:
+        """For as long as this broker runs."""
+        while not self._released:
+            self._kick.clear()
+            try:
+                await self._heartbeat()
+            except KafkaError as error:
+                logger.warning("no controller answers heartbeats: %s", error)
+            delay_s = LEAVE_HEARTBEAT_S if self.state is State.LEAVING else self._interval_s
+            if not self._want_fence and self.state is State.REGISTERED:
+                delay_s = LEAVE_HEARTBEAT_S
+            await self._sleep(delay_s)
+
+    async def _sleep(self, delay_s: float) -> None:
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._kick.wait()
+        except TimeoutError:
+            pass
+
+    async def _heartbeat(self) -> None:
+        request = m.BrokerHeartbeatRequest(
+            broker_id=self._broker.node_id,
+            broker_epoch=self.epoch,
+            current_metadata_offset=self._broker.image.offset,
+            want_fence=self._want_fence,
+            want_shut_down=self.state is State.LEAVING,
+            offline_log_dirs=list(self._offline),
+        )
+        # Later than this the next one says more than a repetition.
+        answer = await self._channel.request(
+            ApiKey.BROKER_HEARTBEAT, request, timeout_ms=self._session_ms, lane=HEARTBEAT_LANE
+        )
+        if answer.error_code == Err.NONE:
+            self._released = answer.should_shut_down and self.state is State.LEAVING
+        elif answer.error_code in (Err.STALE_BROKER_EPOCH, Err.BROKER_ID_NOT_REGISTERED):
+            await self._rejoin(err_of(answer.error_code))
+        else:
+            logger.warning("heartbeat refused: %s", err_of(answer.error_code).name)
+
+    async def _rejoin(self, error: Err) -> None:
+        """The controller does not know this incarnation any more: it was unregistered, or the quorum has lost it."""
+        if self.state is State.LEAVING:
+            self._released = True
+            return
+        logger.warning("the controller does not know this broker any more (%s): registering again", error.name)
+        await self._register(patient=True)
+
+    def dir_failed(self, directory_id: bytes) -> None:
+        """Tell at once: others must take over what is in there."""
+        if directory_id not in self._offline:
+            self._offline.append(directory_id)
+            self._kick.set()
+
+    async def assign_directories(self, directories: Mapping[PartitionKey, bytes]) -> None:
+        """Tell in which log dir each of some replicas lies."""
+        rows = list(directories.items())
+        for start in range(0, len(rows), ASSIGNMENTS_AT_A_TIME):
+            request = assignment_request(
+                self._broker.node_id, self.epoch, dict(rows[start : start + ASSIGNMENTS_AT_A_TIME])
+            )
+            answer = await self._channel.request(ApiKey.ASSIGN_REPLICAS_TO_DIRS, request)
+            if answer.error_code:
+                raise KafkaError(err_of(answer.error_code))
+
+    # ---- leaving
+
+    async def leave(self, timeout_ms: int = LEAVE_TIMEOUT_MS) -> None:
+        """Give leadership away while this node still answers; returns when it may go, or when nobody lets it in time."""
+        if self.state not in (State.REGISTERED, State.RUNNING) or self._task is None:
+            return
+        self.state = State.LEAVING
+        self._kick.set()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await asyncio.shield(self._task)
+        except TimeoutError:
+            logger.warning("nobody took over within %d ms: stopping all the same", timeout_ms)
+        self.stop()
+
+    def stop(self) -> None:
+        self.state = State.STOPPED
+        if self._task is not None:
+            self._task.cancel()
+
+
+def registration_request(member: Member) -> m.BrokerRegistrationRequest:
+    Q = m.BrokerRegistrationRequest
+    return Q(
+        broker_id=member.node_id,
+        cluster_id=member.cluster_id,
+        incarnation_id=member.incarnation_id,
+        listeners=[
+            Q.Listener(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol)
+            for e in member.endpoints
+        ],
+        features=[
+            Q.Feature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in sorted(KNOWN_FEATURES.items())
+        ],
+        rack=member.rack,
+        log_dirs=list(member.directory_ids),
+        previous_broker_epoch=member.previous_broker_epoch,
+    )
+
+
+def controller_registration_request(
+    node_id: int, incarnation_id: bytes, endpoints: list[Endpoint]
+) -> m.ControllerRegistrationRequest:
+    Q = m.ControllerRegistrationRequest
+    return Q(
+        controller_id=node_id,
+        incarnation_id=incarnation_id,
+        zk_migration_ready=False,
+        listeners=[
+            Q.Listener(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol)
+            for e in endpoints
+        ],
+        features=[
+            Q.Feature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in sorted(KNOWN_FEATURES.items())
+        ],
+    )

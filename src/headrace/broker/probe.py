@@ -1,0 +1,49 @@
+"""Is there a process behind a broker's address? Faster than its silence, and surer than a closed connection.
+
+A refused connection means that nobody listens there: the kernel of that machine says so at once. Anything else, a
+timeout for one, says nothing, and the broker's session decides.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from enum import Enum
+
+from headrace.metadata.image import Endpoint
+
+CONNECT_TIMEOUT_S = 1.0
+AGAIN_AFTER_S = 0.05
+"""A process that is being replaced may be between two sockets."""
+
+
+class Presence(Enum):
+    THERE = "there"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+async def probe(endpoints: Sequence[Endpoint]) -> Presence:
+    """GONE only when refused twice."""
+    if not endpoints:
+        return Presence.UNKNOWN
+    found = await _connect(endpoints[0])
+    if found is Presence.GONE:
+        await asyncio.sleep(AGAIN_AFTER_S)
+        found = await _connect(endpoints[0])
+    return found
+
+
+async def _connect(endpoint: Endpoint) -> Presence:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            transport, _ = await loop.create_connection(asyncio.Protocol, endpoint.host, endpoint.port)
+    except ConnectionRefusedError:
+        return Presence.GONE
+    except TimeoutError:
+        return Presence.UNKNOWN
+    except OSError as error:
+        # A name with several addresses is one error that lists them all.
+        words = str(error)
+        return Presence.GONE if 0 < words.count("[Errno ") == words.count("[Errno 111]") else Presence.UNKNOWN
+    transport.abort()
+    return Presence.THERE
