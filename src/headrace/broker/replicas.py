@@ -1,15 +1,18 @@
-"""Which partitions this node holds, kept in step with the metadata image."""
+"""Which partitions this node holds, which of them it leads and which it copies, kept in step with the metadata image."""
 
 import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from headrace.broker.isr import IsrChanges
 from headrace.broker.partition import Environment, Partition
+from headrace.broker.replica_fetcher import Fetchers
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.metadata.delta import Delta, PartitionChange
 from headrace.metadata.directories import is_reserved
-from headrace.metadata.image import TOPIC_CONFIG, Image
+from headrace.metadata.image import NO_LEADER, TOPIC_CONFIG, Image
+from headrace.metadata.image import Partition as Assignment
 from headrace.storage.log import Log
 
 if TYPE_CHECKING:
@@ -28,6 +31,11 @@ class Replicas:
         self.by_id: dict[bytes, dict[int, Partition]] = {}
         self._unassigned: dict[tuple[bytes, int], bytes] = {}
         """Directories of replicas that the metadata does not know of yet."""
+        self.fetchers = Fetchers(broker)
+        self.isr = IsrChanges(broker)
+        environment.monotonic_ms = broker.runtime.clock.monotonic_ms
+        environment.eligible = self._eligible
+        environment.lag_ms_max = broker.config["replica.lag.time.max.ms"]
 
     def __len__(self) -> int:
         return sum(map(len, self.by_id.values()))
@@ -60,6 +68,18 @@ class Replicas:
             raise KafkaError(Err.NOT_LEADER_OR_FOLLOWER)
         return partition
 
+    def readable(self, topic: str | bytes, index: int, epoch: int = -1) -> Partition:
+        """Like `leader`, or followed here: what is committed may be read from any replica (KIP-392)."""
+        partition = self.known(topic, index)
+        if (
+            partition is not None
+            and (partition.leader is not None or partition.copying is not None)
+            and (epoch < 0 or epoch == partition.leader_epoch)
+            and not partition.failed
+        ):
+            return partition
+        return self.leader(topic, index, epoch)
+
     def _not_here(self, topic: str | bytes, index: int) -> KafkaError:
         image = self._broker.image
         known = image.topic_named(topic) if isinstance(topic, str) else image.topics.get(topic)
@@ -77,13 +97,16 @@ class Replicas:
         """At start: open what this node has, leading nothing yet. Folders that the cluster disowns are set aside."""
         node_id = self._environment.node_id
         for topic in image.topics.values():
-            for index, partition in topic.partitions.items():
-                if node_id in partition.replicas:
-                    self._replica(PartitionChange(topic.id, topic.name, index, partition, partition), image)
+            for index, assigned in topic.partitions.items():
+                if node_id in assigned.replicas:
+                    partition = self._replica(PartitionChange(topic.id, topic.name, index, assigned, assigned), image)
+                    if partition is not None and assigned.leader != node_id:
+                        self._follow(partition, assigned)
         logs = self._broker.logs
         for log in list(logs.logs.values()):
             if (log.topic not in self.by_name) or log.partition not in self.by_name[log.topic]:
                 logger.warning("%s is not of this cluster's topics: set aside as %s", log.path, logs.remove(log, "-stray"))
+        self.isr.start()
 
     def lead_all(self, image: Image) -> None:
         """After registration: lead what the metadata says, including what it has said all along."""
@@ -91,22 +114,39 @@ class Replicas:
         for partition in self:
             known = image.partition(partition.topic_id, partition.index)
             if known is not None and known.leader == node_id and partition.leader is None and not partition.failed:
-                partition.become_leader(
-                    known.leader_epoch, list(known.isr), len(known.replicas), self._saved_watermark(partition)
-                )
+                partition.become_leader(known)
 
     def apply(self, delta: Delta, image: Image) -> None:
         """Create, change and remove replicas as the delta says."""
         for topic in delta.topics_deleted.values():
             self._delete_topic(topic.id, topic.name)
+        node_id = self._environment.node_id
         for change in delta.partition_changes():
-            if self._environment.node_id in change.new.replicas:
+            if node_id in change.new.replicas:
                 self._change(change, image)
+            elif change.old is not None and node_id in change.old.replicas:
+                removed = self.by_id.get(change.topic_id, {}).pop(change.partition, None)
+                if removed is not None:
+                    removed.leader_epoch = change.new.leader_epoch
+                    self._remove(removed)
         if self._unassigned:
             self._broker.spawn(self._assign())
         for kind, name in delta.configs:
             if kind == TOPIC_CONFIG:
                 self.reconfigure(name, image)
+        if delta.brokers:
+            self.fetchers.brokers_changed(list(delta.brokers))
+            self.isr.brokers_changed(delta.brokers)
+
+    def close(self) -> None:
+        """Copy nothing more, and tell nobody who is in sync: the broker stops."""
+        self.isr.stop()
+        self.fetchers.close()
+
+    def _eligible(self, replica: int, broker_epoch: int) -> bool:
+        """May a broker stand in an ISR? Only the incarnation that is registered, and not while it is on its way out."""
+        known = self._broker.image.brokers.get(replica)
+        return known is not None and known.active and broker_epoch in (-1, known.epoch)
 
     async def assign_all(self) -> None:
         """Before this broker is given leadership: tell where every replica was found."""
@@ -145,13 +185,23 @@ class Replicas:
         new = change.new
         if partition is None:
             return
-        if new.leader == self._environment.node_id:
-            if partition.leader is None or partition.leader_epoch != new.leader_epoch:
-                known = partition.high_watermark if partition.leader is not None else self._saved_watermark(partition)
-                partition.become_leader(new.leader_epoch, list(new.isr), len(new.replicas), known)
+        if new.leader != self._environment.node_id:
+            self._follow(partition, new)
+        elif partition.leader is None or partition.leader_epoch != new.leader_epoch:
+            self.fetchers.unfollow(partition)
+            partition.become_leader(new)
         else:
-            partition.stop()
-            partition.leader_id, partition.leader_epoch = new.leader, new.leader_epoch
+            partition.reassign(new)
+            self.isr.consider_all(partition)
+
+    def _follow(self, partition: Partition, assigned: Assignment) -> None:
+        if partition.leader_epoch == assigned.leader_epoch and partition.leader is None and partition.copying is not None:
+            return  # the same leader, only its ISR has changed
+        partition.become_follower(assigned.leader, assigned.leader_epoch)
+        if assigned.leader == NO_LEADER or partition.failed:
+            self.fetchers.unfollow(partition)
+        else:
+            self.fetchers.follow(partition)
 
     def _replica(self, change: PartitionChange, image: Image) -> Partition | None:
         """This node's copy of a partition, opened or created; None where its disk is gone."""
@@ -163,6 +213,7 @@ class Replicas:
             log = self._open(change, image)
             if log is not None:
                 partition = Partition(change.topic_name, change.topic_id, change.partition, log, self._environment)
+                partition.restore(self._saved_watermark(partition))
                 partitions[change.partition] = partition
                 if change.old is None:
                     self._note_directory(partition)
@@ -183,7 +234,10 @@ class Replicas:
             return log
         directory = change.new.directory_of(self._environment.node_id)
         known = {log_dir.directory_id for log_dir in logs.live_dirs()}
-        if (topic, index) in logs.offline or (change.old is not None and self._may_be_elsewhere(directory, known)):
+        leads = change.new.leader == self._environment.node_id
+        if (topic, index) in logs.offline or (
+            change.old is not None and self._may_be_elsewhere(directory, known) and (leads or not self._is_wiped(known))
+        ):
             # Its records are on a disk that is gone: an empty log in its place would look like the truth.
             logger.error("%s-%d is offline with its log directory", topic, index)
             return None
@@ -202,6 +256,13 @@ class Replicas:
             return any(log_dir.failed is not None for log_dir in self._broker.logs.dirs)
         return directory not in known
 
+    def _is_wiped(self, known: set[bytes]) -> bool:
+        """Whether all log dirs are here, so that the one a replica was in can only have been emptied or exchanged.
+
+        A follower may then begin anew: its leader has everything. It is not in the ISR until it has caught up.
+        """
+        return len(known) == len(self._broker.logs.dirs)
+
     def _saved_watermark(self, partition: Partition) -> int:
         """The high watermark of the last run."""
         log_dir = self._broker.logs.dir_of(partition.log)
@@ -212,21 +273,28 @@ class Replicas:
         if self.by_name.get(name) is partitions:
             self.by_name.pop(name, None)
         for partition in (partitions or {}).values():
-            partition.stop()
-            if partition.failed:
-                continue
-            self._broker.maintenance.cleaner.forget(partition)
-            try:
-                folder = self._broker.logs.remove(partition.log)
-            except OSError as error:
-                # The topic is gone all the same; what is left of it is set aside by the next start.
-                logger.error("%s cannot be removed: %s", partition.log.path, error)
-                continue
-            self._broker.maintenance.remove_folder_later(folder, partition.log.config.file_delete_delay_ms)
+            self._remove(partition)
+
+    def _remove(self, partition: Partition) -> None:
+        """The topic is gone, or its replica here was moved to another broker: so are its files, in a moment."""
+        partition.leader_id = NO_LEADER
+        self.fetchers.unfollow(partition)
+        partition.stop()
+        if partition.failed:
+            return
+        self._broker.maintenance.cleaner.forget(partition)
+        try:
+            folder = self._broker.logs.remove(partition.log)
+        except OSError as error:
+            # The topic is gone all the same; what is left of it is set aside by the next start.
+            logger.error("%s cannot be removed: %s", partition.log.path, error)
+            return
+        self._broker.maintenance.remove_folder_later(folder, partition.log.config.file_delete_delay_ms)
 
     def fail(self, path: str) -> None:
         """A log directory is gone: its partitions stop, the rest goes on."""
         for partition in self:
             if partition.log.path.startswith(path + "/"):
                 partition.failed = True
+                self.fetchers.unfollow(partition)
                 partition.stop()
