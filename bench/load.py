@@ -73,16 +73,17 @@ def receive_frame(sock: socket.socket, buffer: bytearray) -> memoryview:
     return view[:length]
 
 
-def measured(pid: int, run: Callable[[], tuple[int, int]]) -> Rate:
-    """Runs it between two readings of the clocks; it returns requests and payload bytes."""
-    broker, own, start = cpu_s(pid), time.process_time(), time.perf_counter()
+def measured(pid: int | Sequence[int], run: Callable[[], tuple[int, int]]) -> Rate:
+    """Runs it between two readings of the clocks; it returns requests and payload bytes. Several processes are added up."""
+    pids = [pid] if isinstance(pid, int) else pid
+    broker, own, start = sum(map(cpu_s, pids)), time.process_time(), time.perf_counter()
     requests, payload_bytes = run()
     seconds = time.perf_counter() - start
-    return Rate(seconds, requests, payload_bytes, cpu_s(pid) - broker, time.process_time() - own)
+    return Rate(seconds, requests, payload_bytes, sum(map(cpu_s, pids)) - broker, time.process_time() - own)
 
 
 def produce(
-    port: int, pid: int, topic: str, requests: Sequence[bytes], payload_bytes: int, *,
+    port: int, pid: int | Sequence[int], topic: str, requests: Sequence[bytes], payload_bytes: int, *,
     seconds: float, connections: int = 1, in_flight: int = IN_FLIGHT,
 ) -> Rate:  # fmt: skip
     """Sends `requests` in turn, so many in flight on each connection; `payload_bytes` is what each carries."""
