@@ -1,0 +1,155 @@
+"""What a spec says about the world outside of it, checked before Spark starts: topics, options, jars."""
+
+import asyncio
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from headrace.client.admin import LATEST, Admin
+from headrace.client.errors import ClientError, RequestFailed
+from headrace.errors import Err
+from headrace.spark.options import SINK, SOURCE, OptionError, read_options
+from headrace.spark.pipelines.problems import Problem, SpecInvalid, Where, choose
+from headrace.spark.pipelines.spec import Part, Pipeline, Sink, Source
+from headrace.spark.pipelines.topics import sink_options, source_options
+
+CONNECT_LIMIT_S = 10.0
+JARS = {
+    "delta": ("delta-spark_", "io.delta:delta-spark_2.13:4.0.0"),
+    "iceberg": ("iceberg-spark-runtime-", "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0"),
+    "avro": ("spark-avro_", "org.apache.spark:spark-avro_2.13:4.3.0"),
+}
+"""Formats that are no part of Spark: how their jar's name begins, and an example of what to fetch."""
+
+
+def check_options(pipeline: Pipeline) -> list[Problem]:
+    """Options of topics against the connector's own table, and formats against the jars that are there."""
+    problems = []
+    for source in pipeline.sources.values():
+        if source.is_topic:
+            problems += _options(source, source_options(source, source.bootstrap or pipeline.bootstrap), SOURCE)
+    for sink in pipeline.sinks.values():
+        if sink.topic is not None:
+            problems += _options(sink, sink_options(sink, sink.bootstrap or pipeline.bootstrap), SINK)
+    return problems + _missing_jars(pipeline)
+
+
+def _options(part: Source | Sink, options: Mapping[str, str], side: str) -> list[Problem]:
+    try:
+        read_options(options, side)
+    except OptionError as error:
+        named = re.search(r"option '([^']+)'", str(error))
+        key = next((key for key in part.options if named and key.lower() == named[1].lower()), None)
+        keys = {"startingOffsets": "start", "kafka.bootstrap.servers": "bootstrap", "subscribePattern": "pattern", "subscribe": "topic"}
+        where = part.place("options").child(key) if key is not None else part.place(keys.get(named[1], "topic") if named else "topic")
+        message, _, fix = str(error).partition(": ")
+        return [Problem(where, message, fix)]
+    return []
+
+
+def _missing_jars(pipeline: Pipeline) -> list[Problem]:
+    if pipeline.spark.master.startswith("sc://"):
+        return []  # the server has its own jars
+    parts: list[tuple[Part, str | None]] = [(source, source.format) for source in pipeline.sources.values()]
+    parts += [(sink, sink.format) for sink in pipeline.sinks.values()]
+    problems = []
+    for part, format_ in parts:
+        if format_ in JARS and not has_jar(pipeline, JARS[format_][0]):
+            example = JARS[format_][1]
+            problems.append(Problem(part.place("format"), f"Spark has no jar for {format_}", f"add to the spec: spark: {{packages: [{example}]}}, in the version that fits your Spark"))
+    return problems
+
+
+def has_jar(pipeline: Pipeline, prefix: str) -> bool:
+    conf = pipeline.spark.conf
+    named = [*pipeline.spark.packages, *pipeline.spark.jars]
+    named += re.split(r"[,:]", ",".join(conf.get(key, "") for key in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")))
+    if any(prefix in name for name in named):
+        return True
+    import pyspark
+
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    return any((home / "jars").glob(f"{prefix}*"))
+
+
+async def prepare_topics(pipeline: Pipeline, *, create: bool) -> list[Problem]:
+    """Missing topics as problems; with `create`, sinks that ask for it get theirs made."""
+    problems: list[Problem] = []
+    for bootstrap, parts in _by_broker(pipeline).items():
+        try:
+            async with asyncio.timeout(CONNECT_LIMIT_S):
+                async with Admin(bootstrap) as admin:
+                    problems += await _check_topics(admin, parts, create)
+        except (ClientError, TimeoutError) as error:
+            part = parts[0]
+            where = part.place("bootstrap") if "bootstrap" in part.at else pipeline.place("bootstrap")
+            reason = str(error) or f"no answer within {CONNECT_LIMIT_S:g} s"
+            problems.append(Problem(where, f"the broker {bootstrap} cannot be asked: {reason}", "start one with: headrace up, or correct `bootstrap:`"))
+    return problems
+
+
+def _by_broker(pipeline: Pipeline) -> dict[str, list[Source | Sink]]:
+    found: dict[str, list[Source | Sink]] = {}
+    for source in pipeline.sources.values():
+        if source.is_topic:
+            found.setdefault(source.bootstrap or pipeline.bootstrap, []).append(source)
+    for sink in pipeline.sinks.values():
+        if sink.topic is not None:
+            found.setdefault(sink.bootstrap or pipeline.bootstrap, []).append(sink)
+    return found
+
+
+async def _check_topics(admin: Admin, parts: list[Source | Sink], create: bool) -> list[Problem]:
+    known = [topic.name for topic in await admin.list_topics(include_internal=True)]
+    problems = []
+    for part in parts:
+        if isinstance(part, Sink):
+            if part.topic not in known:
+                problems += await _missing_sink_topic(admin, part, create)
+            continue
+        problems += [_missing(part.place("topic"), topic, known) for topic in part.topic if topic not in known]
+        if part.value is not None and part.value.dead_letters is not None and part.value.dead_letters not in known:
+            problems.append(_missing(part.value.place("dead_letters"), part.value.dead_letters, []))
+        if part.pattern is not None and not any(re.fullmatch(part.pattern, name) for name in known):
+            problems.append(Problem(part.place("pattern"), "no topic matches it", f"topics: {', '.join(known)}" if known else "create one: headrace topic create NAME"))
+    return problems
+
+
+async def _missing_sink_topic(admin: Admin, sink: Sink, create: bool) -> list[Problem]:
+    assert sink.topic is not None
+    if sink.create_partitions is None:
+        return [Problem(sink.place("topic"), f"there is no topic {sink.topic}", f"headrace topic create {sink.topic}, or add `create_partitions: 3` to have it made")]
+    if create:
+        try:
+            await admin.create_topic(sink.topic, sink.create_partitions)
+        except RequestFailed as error:
+            if error.error is not Err.TOPIC_ALREADY_EXISTS:
+                return [Problem(sink.place("create_partitions"), str(error), "create it by hand: headrace topic create")]
+    return []
+
+
+def _missing(where: Where, topic: str, known: list[str]) -> Problem:
+    likely = choose(topic, known, "topics") if known else ""
+    return Problem(where, f"there is no topic {topic}", f"headrace topic create {topic}" + (f"; {likely}" if likely.startswith("did") else ""))
+
+
+async def topic_ends(pipeline: Pipeline) -> dict[str, dict[str, int]]:
+    """The end of each partition of each topic that is read by name."""
+    found: dict[str, dict[str, int]] = {}
+    for bootstrap, parts in _by_broker(pipeline).items():
+        async with Admin(bootstrap) as admin:
+            for topic in {name for part in parts if isinstance(part, Source) for name in part.topic}:
+                described = await admin.describe_topic(topic)
+                ends = await admin.list_offsets(topic, dict.fromkeys(described.partitions, LATEST))
+                found[topic] = {str(partition): one.offset for partition, one in ends.items()}
+    return found
+
+
+def check_outside(pipeline: Pipeline, *, create: bool = False) -> None:
+    """Raises SpecInvalid with everything that is wrong outside."""
+    problems = check_options(pipeline)
+    if not problems:
+        problems = asyncio.run(prepare_topics(pipeline, create=create))
+    if problems:
+        raise SpecInvalid(problems)

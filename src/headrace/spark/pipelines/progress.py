@@ -1,0 +1,98 @@
+"""How a run goes, as plain data: what Spark reports of each query, added up. Pure: reports in, figures out."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headrace.spark.pipelines.build import METRIC, ROWS
+
+RATE_REPORTS = 10
+"""Speed is shown over so many reports: one batch says little."""
+
+
+@dataclass(slots=True)
+class QueryProgress:
+    """One sink's query. Rows count from the start of the run, over retries; `fraction` is None where it cannot be known."""
+
+    sink: str
+    target: str
+    state: str = "starting"
+    query_id: str = ""
+    batch: int = -1
+    batches: int = 0
+    rows_in: int = 0
+    rows_out: int = -1
+    rows_per_s: float = 0.0
+    batch_ms: int = 0
+    batch_at_ms: int = 0
+    watermark: str = ""
+    state_rows: int = 0
+    late_rows: int = 0
+    attempts: int = 0
+    retry_at_ms: int = 0
+    error: str = ""
+    fraction: float | None = None
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    expectations: dict[str, dict[str, int]] = field(default_factory=dict)
+    _recent: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, report: Mapping[str, Any]) -> bool:
+        """Add one report of Spark's; whether it was of a batch not seen before."""
+        batch, rows = int(report["batchId"]), int(report["numInputRows"] or 0)
+        if batch < self.batch or (batch == self.batch and rows == 0):
+            return False
+        is_new = batch > self.batch
+        self.batch = batch
+        self.query_id = str(report["id"])
+        duration_ms = int(report.get("batchDuration") or (report.get("durationMs") or {}).get("triggerExecution", 0))
+        watermark = (report.get("eventTime") or {}).get("watermark", "")
+        self.watermark = "" if watermark.startswith("1970") else watermark
+        self.state_rows = sum(int(one.get("numRowsTotal", 0)) for one in report.get("stateOperators") or ())
+        self.sources = [_source(one) for one in report.get("sources") or ()]
+        if not is_new:
+            return False
+        self.batches += 1
+        self.rows_in += rows
+        self.late_rows += sum(int(one.get("numRowsDroppedByWatermark", 0)) for one in report.get("stateOperators") or ())
+        self.batch_ms = duration_ms
+        self.batch_at_ms = time.time_ns() // 1_000_000
+        written = int((report.get("sink") or {}).get("numOutputRows", -1))
+        if written >= 0:
+            self.rows_out = max(self.rows_out, 0) + written
+        self._recent = [*self._recent, (rows, max(duration_ms, 1))][-RATE_REPORTS:]
+        self.rows_per_s = 1000 * sum(rows for rows, _ in self._recent) / sum(ms for _, ms in self._recent)
+        self._take_counts(report.get("observedMetrics") or {})
+        return True
+
+    def _take_counts(self, metrics: Mapping[str, Any]) -> None:
+        for name, counts in metrics.items():
+            if not name.startswith(METRIC):
+                continue
+            node = name.removeprefix(METRIC)
+            counts = counts if isinstance(counts, Mapping) else counts.asDict()
+            for one, failed in counts.items():
+                if one != ROWS:
+                    sums = self.expectations.setdefault(f"{node}.{one}", {"rows": 0, "failed": 0})
+                    sums["rows"] += int(counts[ROWS] or 0)
+                    sums["failed"] += int(failed or 0)
+
+    def plain(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if not name.startswith("_")}
+
+
+def _source(report: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("description", "startOffset", "endOffset", "latestOffset", "numInputRows", "metrics")
+    return {key: report.get(key) for key in keys}
+
+
+def eta_s(elapsed_s: float, fraction: float | None) -> float | None:
+    """How long it will still take if it goes on as it did."""
+    if fraction is None or fraction <= 0.001:
+        return None
+    return elapsed_s * (1 - fraction) / fraction
+
+
+def overall(fractions: list[float | None]) -> float | None:
+    known = [one for one in fractions if one is not None]
+    return sum(known) / len(fractions) if known and len(known) == len(fractions) else None
