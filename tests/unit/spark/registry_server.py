@@ -1,0 +1,88 @@
+"""A schema registry of a few lines, in a thread: what Confluent's answers, and failures on demand."""
+
+import base64
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
+
+
+class RegistryServer:
+    """`with RegistryServer() as registry: registry.url`. `requests` counts what was asked."""
+
+    def __init__(self, password=None):
+        self.schemas = []
+        self.subjects = {}
+        self.requests = []
+        self.failures = []
+        """Status codes to answer with, before anything else."""
+        self.password = password
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self._answer(server.get)
+
+            def do_POST(self):
+                length = int(self.headers["Content-Length"])
+                body = json.loads(self.rfile.read(length))
+                self._answer(lambda path: server.post(path, body))
+
+            def _answer(self, handle):
+                server.requests.append((self.command, self.path))
+                status, body = 401, {"error_code": 40101, "message": "Unauthorized"}
+                if server.failures:
+                    status, body = server.failures.pop(0), {"error_code": 50001, "message": "planted"}
+                elif server.is_welcome(self.headers.get("Authorization")):
+                    status, body = handle(self.path)
+                content = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_):
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+
+    def __enter__(self):
+        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self._http.shutdown()
+        self._http.server_close()
+
+    def is_welcome(self, authorization):
+        return self.password is None or authorization == "Basic " + base64.b64encode(self.password.encode()).decode()
+
+    def add(self, subject, schema, kind="AVRO", references=()):
+        """The id of a schema, new or known."""
+        entry = {"schema": schema, "schemaType": kind, "references": list(references)}
+        if entry not in self.schemas:
+            self.schemas.append(entry)
+        schema_id = self.schemas.index(entry) + 1
+        versions = self.subjects.setdefault(subject, [])
+        if schema_id not in versions:
+            versions.append(schema_id)
+        return schema_id
+
+    def get(self, path):
+        parts = [unquote(part) for part in path.strip("/").split("/")]
+        if parts[:2] == ["schemas", "ids"]:
+            number = int(parts[2])
+            if not 0 < number <= len(self.schemas):
+                return 404, {"error_code": 40403, "message": "Schema not found"}
+            return 200, self.schemas[number - 1]
+        versions = self.subjects.get(parts[1])
+        if versions is None:
+            return 404, {"error_code": 40401, "message": "Subject not found"}
+        index = len(versions) if parts[3] == "latest" else int(parts[3])
+        schema_id = versions[index - 1]
+        return 200, {"subject": parts[1], "id": schema_id, "version": index, **self.schemas[schema_id - 1]}
+
+    def post(self, path, body):
+        subject = unquote(path.strip("/").split("/")[1])
+        return 200, {"id": self.add(subject, body["schema"], body.get("schemaType", "AVRO"))}

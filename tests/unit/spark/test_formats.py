@@ -1,0 +1,367 @@
+"""Typed values without Spark running: each format both ways, bad rows, other versions of a schema, and refusals."""
+
+import datetime
+import io
+import json
+import pickle
+from decimal import Decimal
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark", reason="needs headrace[spark]")
+
+from pyspark.sql.pandas.types import to_arrow_type
+
+from headrace.spark.formats import FormatError, decoder_for, encoder_for
+from headrace.spark.formats.ddl import DdlError, parse_ddl
+from headrace.spark.formats.registry import Registry, RegistryError
+from headrace.spark.options import OptionError
+from tests.unit.spark.registry_server import RegistryServer
+
+NONE = dict.fromkeys(("valueSchema", "valueSchemaFile", "valueSchemaRegistry", "valueSchemaSubject", "valueMessage"))
+
+
+def options(kind, **given):
+    return {**NONE, "valueFormat": kind, **given}
+
+
+def decode(decoder, *values):
+    """Through a pickle, as tasks get it."""
+    found, errors = pickle.loads(pickle.dumps(decoder)).decode(pa.array(values, pa.binary()))
+    found.validate(full=True)
+    assert found.type == to_arrow_type(decoder.spark_schema, timezone="UTC")
+    return found.to_pylist(), errors
+
+
+def encode(encoder, rows, ddl):
+    kind = to_arrow_type(parse_ddl(ddl), timezone="UTC")
+    found, errors = pickle.loads(pickle.dumps(encoder)).encode(pa.array(rows, kind))
+    return found.to_pylist(), errors
+
+
+EVERYTHING = (
+    "id BIGINT, small INT, name STRING, ok BOOLEAN, score DOUBLE, at TIMESTAMP, day DATE, price DECIMAL(10,2), "
+    "raw BINARY, tags ARRAY<STRING>, address STRUCT<city: STRING, zip: INT>, "
+    "lines ARRAY<STRUCT<sku: STRING, n: INT>>, more MAP<STRING, DOUBLE>"
+)
+ROW = {
+    "id": 1 << 40, "small": -5, "name": "ä\n", "ok": False, "score": 2.5,
+    "at": datetime.datetime(2024, 5, 6, 7, 8, 9, 123456, datetime.UTC), "day": datetime.date(2024, 5, 6),
+    "price": Decimal("12.30"), "raw": b"\0\xff", "tags": ["a", None, "b"], "address": {"city": "X", "zip": 7},
+    "lines": [{"sku": "s", "n": 1}, None, {"sku": None, "n": 2}], "more": [("k", 1.5)],
+}  # fmt: skip
+NULLS = dict.fromkeys(ROW)
+
+
+# -- JSON
+
+
+def test_json_both_ways():
+    encoder = encoder_for(options("json"), parse_ddl(EVERYTHING))
+    values, errors = encode(encoder, [ROW, NULLS, None], EVERYTHING)
+    assert not errors and values[1] == b"{}" and values[2] is None
+    document = json.loads(values[0])
+    assert document["price"] == 12.3 and document["at"] == "2024-05-06T07:08:09.123456Z" and document["name"] == "ä\n"
+    decoder = decoder_for(options("json", valueSchema=EVERYTHING))
+    assert decode(decoder, *values) == ([ROW, NULLS, None], {})
+
+
+def test_json_that_is_wrong_is_named_with_its_place_and_the_rest_goes_on():
+    decoder = decoder_for(options("json", valueSchema="id INT, a STRUCT<b: ARRAY<INT>>, price DECIMAL(4,2)"))
+    rows, errors = decode(
+        decoder,
+        b'{"id": 1}',
+        b'{"id": "1"}',
+        b"{",
+        b'{"a": {"b": [1, true]}}',
+        b'{"id": 99999999999}',
+        b"\xff",
+        b'{"price": 123.45}',
+        b'{"id": 2, "unknown": 3}',
+        b"null",
+        b"",
+    )
+    assert rows[0] == {"id": 1, "a": None, "price": None} and rows[7]["id"] == 2 and rows[8] is None
+    assert sorted(errors) == [1, 2, 3, 4, 5, 6, 9]
+    assert errors[1] == "Expected `int | null`, got `str` - at `$.id`"
+    assert "$.a.b[1]" in errors[3] and "$.id" in errors[4]
+
+
+def test_json_schemas_of_registries_and_their_references():
+    schema = {
+        "type": "object",
+        "properties": {
+            "id": {"type": "integer"},
+            "at": {"type": ["string", "null"], "format": "date-time"},
+            "who": {"$ref": "#/definitions/person"},
+            "tags": {"type": "array", "items": {"oneOf": [{"type": "null"}, {"type": "string"}]}},
+            "more": {"type": "object", "additionalProperties": {"type": "number"}},
+        },
+        "definitions": {"person": {"type": "object", "properties": {"name": {"type": "string"}}}},
+    }
+    decoder = decoder_for(options("json", valueSchema=json.dumps(schema)))
+    expected = "struct<id:bigint,at:timestamp,who:struct<name:string>,tags:array<string>,more:map<string,double>>"
+    assert decoder.spark_schema.simpleString() == expected
+
+
+@given(st.lists(st.fixed_dictionaries({}, optional={"id": st.none() | st.integers(-(1 << 63), (1 << 63) - 1), "name": st.none() | st.text(), "score": st.none() | st.floats(allow_nan=False, allow_infinity=False), "tags": st.none() | st.lists(st.none() | st.text(max_size=3), max_size=3)}), max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_json_documents_are_read_as_they_are(documents):
+    decoder = decoder_for(options("json", valueSchema="id BIGINT, name STRING, score DOUBLE, tags ARRAY<STRING>"))
+    rows, errors = decode(decoder, *(json.dumps(document).encode() for document in documents))
+    blank = {"id": None, "name": None, "score": None, "tags": None}
+    # Half a surrogate pair is JSON, but no text.
+    assert all("surrogate" in reason for reason in errors.values())
+    assert [row for row in rows if row is not None] == [
+        {**blank, **document} for index, document in enumerate(documents) if index not in errors
+    ]
+
+
+# -- Avro
+
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "name", "type": ["null", "string"], "default": None},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "clock", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
+        {"name": "wide", "type": ["null", "int", "long"]},
+        {"name": "lines", "type": {"type": "array", "items": {"type": "record", "name": "Line", "fields": [{"name": "n", "type": "int"}]}}},
+        {"name": "best", "type": ["null", "Line"]},
+        {"name": "more", "type": {"type": "map", "values": "double"}},
+    ],
+}
+ORDER = {
+    "id": 5, "name": "n", "kind": "B", "at": datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC), "clock": 1000,
+    "price": Decimal("1.50"), "wide": 1 << 40, "lines": [{"n": 1}, {"n": 2}], "best": {"n": 3}, "more": {"k": 0.5},
+}  # fmt: skip
+ORDER_ROW = {**ORDER, "more": [("k", 0.5)]}
+
+
+def avro_bytes(schema, row, prefix=b""):
+    stream = io.BytesIO()
+    stream.write(prefix)
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), row)
+    return stream.getvalue()
+
+
+def test_avro_both_ways(tmp_path):
+    (tmp_path / "order.avsc").write_text(json.dumps(AVRO))
+    decoder = decoder_for(options("avro", valueSchemaFile=str(tmp_path / "order.avsc")))
+    kind = decoder.spark_schema
+    assert kind["wide"].dataType.simpleString() == "bigint" and kind["clock"].dataType.simpleString() == "int"
+    plain = {**AVRO, "fields": [f if f["name"] != "clock" else {"name": "clock", "type": "int"} for f in AVRO["fields"]]}
+    value = avro_bytes(plain, ORDER)
+    rows, errors = decode(decoder, value, None, value[:-1], value + b"x", b"")
+    assert rows == [ORDER_ROW, None, None, None, None] and sorted(errors) == [2, 3, 4]
+    assert "1 bytes are left over" in errors[3]
+    encoder = encoder_for(options("avro", valueSchema=json.dumps(AVRO)), kind)
+    found, errors = encoder.encode(pa.array([ORDER_ROW, None, {**ORDER_ROW, "kind": "C"}], to_arrow_type(kind, timezone="UTC")))
+    assert found.to_pylist()[:2] == [value, None] and list(errors) == [2]
+
+
+def test_avro_values_of_older_and_newer_schemas_are_read_as_the_query_wants():
+    old = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}, {"name": "gone", "type": "string"}]}
+    new = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, {"name": "added", "type": "string", "default": "?"}]}
+    with RegistryServer() as registry:
+        first, second = registry.add("t-value", json.dumps(old)), registry.add("t-value", json.dumps(new))
+        decoder = decoder_for(options("avro", valueSchemaRegistry=registry.url, subscribe=("t",)))
+        values = [
+            avro_bytes(old, {"id": 1, "gone": "x"}, b"\0" + first.to_bytes(4, "big")),
+            avro_bytes(new, {"id": 2, "added": "y"}, b"\0" + second.to_bytes(4, "big")),
+            avro_bytes(new, {"id": 3, "added": "z"}),
+        ] * 3
+        rows, errors = decode(decoder, *values)
+        assert rows[:3] == [{"id": 1, "added": "?"}, {"id": 2, "added": "y"}, None] and sorted(errors) == [2, 5, 8]
+        assert "not written through a schema registry" in errors[2]
+        assert sum(path.startswith("/schemas/ids") for _, path in registry.requests) == 2
+
+
+def test_avro_schemas_that_refer_to_others():
+    address = {"type": "record", "name": "Address", "namespace": "n", "fields": [{"name": "city", "type": "string"}]}
+    person = {"type": "record", "name": "Person", "namespace": "n", "fields": [{"name": "home", "type": "n.Address"}]}
+    with RegistryServer() as registry:
+        registry.add("address", json.dumps(address))
+        number = registry.add("p", json.dumps(person), references=[{"name": "n.Address", "subject": "address", "version": 1}])
+        decoder = decoder_for(options("avro", valueSchemaRegistry=registry.url, valueSchemaSubject="p"))
+        whole = {**person, "fields": [{"name": "home", "type": address}]}
+        rows, errors = decode(decoder, avro_bytes(whole, {"home": {"city": "X"}}, b"\0" + number.to_bytes(4, "big")))
+        assert rows == [{"home": {"city": "X"}}] and not errors
+
+
+def test_avro_is_registered_by_the_first_writer_and_read_back():
+    with RegistryServer() as registry:
+        settings = options("avro", valueSchemaRegistry=registry.url, topic="t", subscribe=("t",))
+        ddl = "id BIGINT, at TIMESTAMP, price DECIMAL(10,2), tags ARRAY<STRING>, a STRUCT<b: INT>, m MAP<STRING, INT>"
+        encoder = encoder_for(settings, parse_ddl(ddl))
+        row = {"id": 1, "at": ROW["at"], "price": Decimal("1.00"), "tags": ["x", None], "a": {"b": 2}, "m": [("k", 3)]}
+        values, errors = encode(encoder, [row, dict.fromkeys(row)], ddl)
+        assert not errors and values[0][:5] == b"\0\0\0\0\x01"
+        assert decode(decoder_for(settings), *values) == ([row, dict.fromkeys(row)], {})
+
+
+# -- protobuf
+
+PROTO = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+message Order {
+  int64 id = 1;
+  optional string name = 2;
+  Kind kind = 3;
+  google.protobuf.Timestamp at = 4;
+  repeated Line lines = 5;
+  map<string, double> more = 6;
+  oneof either { int32 left = 7; string right = 8; }
+  uint64 big = 9;
+  bytes raw = 10;
+  Line best = 11;
+  map<int32, Line> by_number = 12;
+  message Line { string sku = 1; optional int32 n = 2; }
+  enum Kind { NONE = 0; GOOD = 1; }
+}
+"""
+PROTO_DDL = (
+    "id BIGINT, name STRING, kind STRING, at TIMESTAMP, lines ARRAY<STRUCT<sku: STRING, n: INT>>, more MAP<STRING, DOUBLE>, "
+    "left INT, right STRING, big BIGINT, raw BINARY, best STRUCT<sku: STRING, n: INT>, by_number MAP<INT, STRUCT<sku: STRING, n: INT>>"
+)
+PROTO_ROW = {
+    "id": -7, "name": None, "kind": "GOOD", "at": ROW["at"], "lines": [{"sku": "s", "n": None}, {"sku": "", "n": 0}],
+    "more": [("k", 1.5)], "left": None, "right": "r", "big": (1 << 63) - 1, "raw": b"\0", "best": None,
+    "by_number": [(3, {"sku": "x", "n": 1})],
+}  # fmt: skip
+
+
+def test_protobuf_both_ways():
+    encoder = encoder_for(options("protobuf", valueSchema=PROTO), parse_ddl(PROTO_DDL))
+    values, errors = encode(encoder, [PROTO_ROW, None], PROTO_DDL)
+    assert not errors and values[1] is None
+    decoder = decoder_for(options("protobuf", valueSchema=PROTO))
+    assert decoder.spark_schema.simpleString() == parse_ddl(PROTO_DDL).simpleString()
+    rows, errors = decode(decoder, *values, b"\xff\xff", b"")
+    assert rows[0] == PROTO_ROW and rows[1] is None and rows[2] is None and list(errors) == [2]
+    assert rows[3]["id"] == 0 and rows[3]["name"] is None and rows[3]["lines"] == [] and rows[3]["kind"] == "NONE"
+
+
+def test_protobuf_rows_that_do_not_fit_are_named_by_field():
+    encoder = encoder_for(options("protobuf", valueSchema=PROTO), parse_ddl("kind STRING, lines ARRAY<STRUCT<sku: STRING, n: INT>>"))
+    ddl = "kind STRING, lines ARRAY<STRUCT<sku: STRING, n: INT>>"
+    values, errors = encode(encoder, [{"kind": "BAD", "lines": None}, {"kind": "GOOD", "lines": [None]}, {"kind": "GOOD", "lines": []}], ddl)
+    assert values[2] is not None and "field 'kind': 'BAD' is not one of" in errors[0] and "null" in errors[1]
+
+
+def test_protobuf_through_a_registry_with_its_message_path():
+    text = 'syntax = "proto3"; message A { int32 x = 1; } message B { int32 y = 1; message C { string z = 1; } }'
+    with RegistryServer() as registry:
+        settings = options("protobuf", valueSchema=text, valueSchemaRegistry=registry.url, topic="t", subscribe=("t",))
+        for name, ddl, row, path in (("A", "x INT", {"x": 1}, b"\0"), ("B.C", "z STRING", {"z": "q"}, b"\x04\x02\0")):
+            encoder = encoder_for({**settings, "valueMessage": name}, parse_ddl(ddl))
+            values, _ = encode(encoder, [row], ddl)
+            assert values[0].startswith(b"\0\0\0\0\x01" + path)
+            decoder = decoder_for({**settings, "valueSchema": None, "valueMessage": name})
+            rows, errors = decode(decoder, *values, b"\0\0\0\0\x01", b"\x01")
+            assert rows[0] == row and sorted(errors) == [1, 2]
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (options("json"), "needs the schema: set valueSchema"),
+        (options("avro"), "needs the schema: set valueSchema to Avro's JSON"),
+        (options("protobuf"), "needs the schema: set valueSchema to a .proto"),
+        (options("json", valueSchema="id BIGNT"), "there is no type 'bignt'"),
+        (options("json", valueSchema="m MAP<INT, INT>"), "keys of JSON objects are strings"),
+        (options("json", valueSchema='{"type": "string"}'), "values must be objects"),
+        (options("avro", valueSchema="{"), "is not an Avro schema in JSON"),
+        (options("avro", valueSchema='{"type": "record"}'), "not a valid Avro schema"),
+        (options("avro", valueSchema='{"type":"record","name":"R","fields":[{"name":"x","type":["int","string"]}]}'), "value.x is a union of int, string"),
+        (options("avro", valueSchema='{"type":"record","name":"R","fields":[{"name":"x","type":["null","R"]}]}'), "within itself"),
+        (options("protobuf", valueSchema="message {"), "does not compile: line 1:"),
+        (options("protobuf", valueSchema='syntax = "proto3"; message A {} message B {}'), "set option valueMessage"),
+        (options("protobuf", valueSchema='syntax = "proto3"; message A {}', valueMessage="C"), "defines A: set one of them"),
+        (options("json", valueSchema="a INT", valueSchemaFile="x"), "leave one of them out"),
+        (options("json", valueSchemaFile="/nonexistent"), "cannot be read (No such file or directory)"),
+        (options("json", valueSchema="a INT", valueSchemaSubject="s"), "only with valueSchemaRegistry"),
+        (options("avro", valueSchemaRegistry="http://127.0.0.1:1", subscribe=("a", "b")), "set the subject"),
+        (options("avro", valueSchemaRegistry="127.0.0.1"), "not a registry's URL"),
+    ],
+)
+def test_schemas_that_cannot_be_used_say_what_to_change(given, words):
+    with pytest.raises((FormatError, OptionError, RegistryError)) as caught:
+        decoder_for(given)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "columns", "words"),
+    [
+        (options("avro", valueSchema=json.dumps(AVRO)), "id INT, more INT", "column 'more' is int"),
+        (options("avro", valueSchema=json.dumps(AVRO)), "id BIGINT", "has a field 'kind' without a default"),
+        (options("avro", valueSchema=json.dumps(AVRO)), "id BIGINT, other INT", "column 'other' is not in the schema"),
+        (options("avro"), "id INT", "needs the schema to write with"),
+        (options("protobuf", valueSchema=PROTO), "id STRING", "use CAST(id AS BIGINT)"),
+        (options("protobuf", valueSchema=PROTO), "nope STRING", "not a field of shop.Order"),
+        (options("json", valueSchema="id BIGINT"), "id STRING", "use CAST(id AS BIGINT)"),
+    ],
+)
+def test_columns_that_do_not_fit_say_what_to_change(given, columns, words):
+    with pytest.raises(FormatError) as caught:
+        encoder_for(given, parse_ddl(columns))
+    assert words in str(caught.value)
+
+
+# -- the registry
+
+
+def test_the_registry_is_asked_again_when_it_stumbles_and_named_when_it_falls(monkeypatch):
+    monkeypatch.setattr("headrace.spark.formats.registry.PAUSE_S", 0)
+    with RegistryServer() as registry:
+        registry.add("s", '"int"')
+        registry.failures = [500, 503]
+        assert Registry(registry.url).latest("s").text == '"int"'
+        registry.failures = [500] * 3
+        with pytest.raises(RegistryError, match=r"cannot be asked for /subjects/s/.*500 \(planted\)"):
+            Registry(registry.url).latest("s")
+        with pytest.raises(RegistryError, match=r"no subject 'nope'.*register its schema, or set valueSchemaSubject"):
+            Registry(registry.url).latest("nope")
+        with pytest.raises(RegistryError, match="Schema not found"):
+            Registry(registry.url).by_id(99)
+    with pytest.raises(RegistryError, match="refused"):
+        Registry(registry.url).latest("s")
+
+
+def test_the_registry_takes_a_name_and_a_password():
+    with RegistryServer(password="me:p@ss") as registry:
+        registry.add("s", '"int"')
+        with pytest.raises(RegistryError, match="does not let us in"):
+            Registry(registry.url).latest("s")
+        assert Registry(registry.url.replace("//", "//me:p%40ss@")).latest("s").schema_id == 1
+
+
+# -- DDL
+
+
+def test_ddl_as_spark_reads_it():
+    text = "a INT NOT NULL COMMENT 'x, y', `b c`: array<map<string,struct<d:decimal(10, 2),e:timestamp_ntz>>>, f DECIMAL"
+    expected = "struct<a:int,b c:array<map<string,struct<d:decimal(10,2),e:timestamp_ntz>>>,f:decimal(10,0)>"
+    found = parse_ddl(text)
+    assert found.simpleString() == expected and not found["a"].nullable and found["f"].nullable
+
+
+@pytest.mark.parametrize("text", ["", "a", "a int,", "a int b int", "a array<int", "a int, a string", "a decimal(39)", "a int)", "?"])
+def test_ddl_that_is_none(text):
+    with pytest.raises(DdlError):
+        parse_ddl(text)
