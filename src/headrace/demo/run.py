@@ -250,9 +250,9 @@ class Run:
             await asyncio.sleep(0.2)
 
     def _spark_has(self, ends: list[int]) -> bool:
-        queries = self.status.queries.values()
-        done = [query.ends.get(EVENTS, {}) for query in queries]
-        return len(done) == len((job.TO_PARQUET, job.TO_TOPIC, job.TO_REJECTS)) and all(
+        queries = self.status.queries
+        done = [queries[name].ends.get(EVENTS, {}) for name in job.FROM_TOPIC if name in queries]
+        return len(done) == len(job.FROM_TOPIC) and all(
             found.get(str(index), 0) >= end for found in done for index, end in enumerate(ends)
         )
 
