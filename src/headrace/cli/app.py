@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace import __version__
-from headrace.cli import cluster, doctor, group, log, topic
+from headrace.cli import cluster, doctor, group, log, pipeline, topic
 from headrace.client.errors import ClientError
 
 app = typer.Typer(
@@ -32,6 +32,7 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(log.app, name="log")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("doctor")(doctor.doctor)
 
 

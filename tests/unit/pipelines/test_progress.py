@@ -1,0 +1,81 @@
+"""Reports of queries added up, failures told apart."""
+
+from typing import Any
+
+import pytest
+
+from headrace.cli.pipeline_view import age_text, bar, expectation_counts, line
+from headrace.spark.pipelines.failures import cause_of, first_line, is_hopeless
+from headrace.spark.pipelines.progress import QueryProgress, eta_s, overall
+
+
+def report(batch: int, rows: int, **more: Any) -> dict[str, Any]:
+    base = {"id": "q", "batchId": batch, "numInputRows": rows, "batchDuration": 500, "sources": [], "stateOperators": [], "sink": {"numOutputRows": -1}}
+    return {**base, **more}
+
+
+def test_batches_count_once_however_often_they_are_reported() -> None:
+    progress = QueryProgress("s", "t")
+    assert progress.take(report(0, 10))
+    assert not progress.take(report(0, 10))
+    assert progress.take(report(1, 30, observedMetrics={"expect_a": {"rows": 30, "x": 2}, "other": {"rows": 1}}))
+    assert not progress.take(report(0, 10))
+    assert (progress.rows_in, progress.batches, progress.batch, progress.rows_per_s) == (40, 2, 1, 40.0)
+    assert progress.expectations == {"a.x": {"rows": 30, "failed": 2}}
+
+
+def test_state_watermark_and_late_rows() -> None:
+    progress = QueryProgress("s", "t")
+    progress.take(report(0, 1, eventTime={"watermark": "1970-01-01T00:00:00.000Z"}))
+    assert progress.watermark == ""
+    progress.take(report(1, 1, eventTime={"watermark": "2024-01-01T00:00:00.000Z"}, stateOperators=[{"numRowsTotal": 5, "numRowsDroppedByWatermark": 2}], sink={"numOutputRows": 3}))
+    assert (progress.watermark[:4], progress.state_rows, progress.late_rows, progress.rows_out) == ("2024", 5, 2, 3)
+    assert "_recent" not in progress.plain()
+
+
+def test_estimates() -> None:
+    assert eta_s(10, 0.25) == 30
+    assert eta_s(10, None) is None and eta_s(10, 0.0) is None
+    assert overall([0.5, 1.0]) == 0.75
+    assert overall([0.5, None]) is None
+    assert bar(0.5, 75).endswith("] 50%, 1:15 min left") or "50%, 1:15 min left" in bar(0.5, 75)
+    assert "not known" in bar(None, None)
+    assert [age_text(s) for s in (3.2, 75, 3700)] == ["3 s", "1:15 min", "1:01 h"]
+
+
+def test_line_names_errors() -> None:
+    query = QueryProgress("s", "t", state="waiting", error="gone", attempts=2).plain()
+    text = line({"state": "running", "elapsed_s": 4.0, "queries": [query], "fraction": None})
+    assert "retry 2 in 0 s" in text and "(gone)" in text
+
+
+def test_expectations_of_several_sinks_are_shown_once() -> None:
+    one = QueryProgress("a", "t", expectations={"n.x": {"rows": 5, "failed": 1}}).plain()
+    two = QueryProgress("b", "t", expectations={"n.x": {"rows": 7, "failed": 2}}).plain()
+    assert expectation_counts([one, two]) == {"n.x": {"rows": 7, "failed": 2}}
+
+
+WRAPPED = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted. SQLSTATE: XXKST
+=== Streaming Query ===
+Caused by: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows. SQLSTATE: 58030
+Caused by: org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "hopeless"),
+    [
+        (WRAPPED, "Division by zero. Use `try_divide`", True),
+        ("x\nTraceback (most recent call last):\n  File\nOSError: gone\n\n at java", "OSError: gone", False),
+        ("x headrace expectation sane of clean failed on the row {\"a\":1} SQLSTATE: P0001\n", 'expectation sane of clean failed on the row {"a":1}', True),
+        ("[STREAM_FAILED] Query\nTraceback (most recent call last):\nheadrace.spark.options.OptionError: option 'x' is wrong\n", "OptionError: option 'x' is wrong", True),
+        ("java.net.ConnectException: Connection refused", "java.net.ConnectException: Connection refused", False),
+    ],
+)  # fmt: skip
+def test_causes(text: str, cause: str, hopeless: bool) -> None:
+    assert cause_of(text) == cause
+    assert is_hopeless(text) is hopeless
+
+
+def test_first_line_is_free_of_classes_and_states() -> None:
+    assert first_line("[UNRESOLVED_COLUMN.WITH_SUGGESTION] No column `x`. SQLSTATE: 42703; line 1 pos 7;\n'Project") == "No column `x`"
