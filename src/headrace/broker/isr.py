@@ -103,10 +103,14 @@ class IsrChanges:
                 self.consider_all(partition)
 
     def consider_all(self, partition: Partition) -> None:
-        """A change is done, so another may be made: those who came in sync meanwhile do not say so again."""
+        """A change is done, so another may be made: those who came in sync meanwhile do not say so again.
+
+        Only of followers whose Fetch waits here: what a dead one once said would have it taken in again.
+        """
         if partition.leader is not None:
-            for replica in partition.leader.followers:
-                self.consider(partition, replica)
+            for watcher in list(partition.watchers):
+                if (replica := watcher.live_replica) in partition.leader.followers:
+                    self.consider(partition, replica)
 
     def consider(self, partition: Partition, replica: int) -> None:
         """A follower has come further, or has shown that it lost something."""
@@ -193,7 +197,6 @@ class IsrChanges:
                 R.PartitionData(
                     partition_index=partition.index,
                     leader_epoch=item.leader_epoch,
-                    new_isr=list(isr),
                     new_isr_with_epochs=[
                         R.BrokerState(broker_id=replica, broker_epoch=item.leader.broker_epoch_of(replica, own_epoch))
                         for replica in isr
