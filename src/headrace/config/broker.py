@@ -24,6 +24,8 @@ HEADRACE_DEFAULTS: dict[str, str] = {
     # A dead process is seen by its closed socket; this is only for silent loss, so it can be short.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
+    # A follower that lags holds up every acks=all: ten seconds are enough to tell a slow one from a pause.
+    "replica.lag.time.max.ms": "10000",
 }
 
 # Headrace cannot do these; to take them without effect would leave a cluster open or lose data someone counts on.
