@@ -146,8 +146,9 @@ OPTIONS: tuple[Option, ...] = (
     # What the Kafka connector does not have.
     Option("columns", names, None, "Only these columns; Spark cannot leave others out by itself."),
     Option("pushFilters", boolean, False,
-           "Batch queries: let filters on partition, offset and timestamp narrow what is fetched. "
-           "Needs spark.sql.python.filterPushdown.enabled=true."),
+           "Batch queries: let filters on partition, offset and timestamp narrow what is fetched. Needs "
+           "spark.sql.python.filterPushdown.enabled=true, and a DataFrame of its own for each query: Spark keeps what "
+           "the first query's filters left and reads only that for all later uses of the same DataFrame."),
     Option("commitProgress", boolean, True, "Streams: commit what is done to a consumer group, for lag tools."),
     Option("valueFormat", one_of("json", "avro", "protobuf"), None, "Typed values in place of bytes.", BOTH),
     Option("valueSchema", text, None, "The schema itself: Avro's JSON, a .proto file's text, or Spark's DDL for json.", BOTH),
@@ -252,6 +253,21 @@ def read_options(given: Mapping[str, str], side: str) -> dict[str, Any]:
             "option 'kafka.bootstrap.servers' is missing: set it to host:port of a broker, such as 127.0.0.1:9092"
         )
     return values
+
+
+def check_bad_rows(values: Mapping[str, Any]) -> None:
+    """The options about bad rows against each other, and schemas without a format."""
+    if values["badRows"] == "deadletter" and values["deadLetterTopic"] is None:
+        raise OptionError("option 'deadLetterTopic' is missing: badRows=deadLetter needs the topic to put them into")
+    if values["deadLetterTopic"] is not None and values["badRows"] != "deadletter":
+        raise OptionError("option 'badRows' is 'fail', so deadLetterTopic would stay empty: set badRows to deadLetter")
+    if values["valueFormat"] is not None:
+        return
+    if values["badRows"] == "deadletter":
+        raise OptionError("option 'badRows' is 'deadLetter', but without valueFormat no row can be bad: set valueFormat")
+    for name in ("valueSchema", "valueSchemaFile", "valueSchemaRegistry", "valueSchemaSubject", "valueMessage"):
+        if values[name] is not None:
+            raise OptionError(f"option {name!r} is set, but valueFormat is not: set it to json, avro or protobuf")
 
 
 def parsed(name: str, parse: Callable[[str], Any], value: str) -> Any:

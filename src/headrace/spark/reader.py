@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -15,7 +15,11 @@ from headrace.client.errors import RequestFailed
 from headrace.client.fetcher import BlockingFetcher, OffsetsGone
 from headrace.client.raw import Fetched
 from headrace.errors import Err, KafkaError
+from headrace.spark.options import check_bad_rows
 from headrace.spark.plan import Plan
+
+if TYPE_CHECKING:
+    from headrace.spark.formats.bad_rows import TypedValues
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +46,21 @@ class RangePartition(InputPartition):
     end_offset: int
 
 
-def read_range(plan: Plan, schema: StructType, wanted: InputPartition) -> Iterator[Any]:
+def typed_values(plan: Plan) -> "TypedValues | None":
+    """How values are decoded, where the options ask for it; None for bytes as they are."""
+    check_bad_rows(plan.values)
+    if plan.values["valueFormat"] is None:
+        return None
+    # Schemas, registries and letters: nothing that a read of plain bytes should wait for.
+    from headrace.spark.formats import decoder_for
+    from headrace.spark.formats.bad_rows import TypedValues
+
+    return TypedValues(decoder_for(plan.values), plan.values, plan.task_client)
+
+
+def read_range(
+    plan: Plan, schema: StructType, wanted: InputPartition, typed: "TypedValues | None" = None
+) -> Iterator[Any]:
     """Arrow batches of one task's records. Spark plans a task without a range for a query that has nothing to read."""
     if not isinstance(wanted, RangePartition):
         return
@@ -50,7 +68,7 @@ def read_range(plan: Plan, schema: StructType, wanted: InputPartition) -> Iterat
     decoder = Decoder(
         wanted.topic,
         wanted.partition,
-        arrow.names,
+        arrow.names if typed is None else typed.raw_columns(arrow.names),
         read_committed=plan.read_committed,
         check_crc=plan.check_crc,
         rows_expected=wanted.end_offset - wanted.start_offset,
@@ -66,17 +84,20 @@ def read_range(plan: Plan, schema: StructType, wanted: InputPartition) -> Iterat
         read_committed=plan.read_committed,
     )
     try:
-        position = wanted.start_offset
         while (got := _next(plan, wanted, fetcher)) is not None:
             try:
-                for batch in decoder.decode(got.records, position, wanted.end_offset, got.aborted):
-                    yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)
+                for batch in decoder.decode(got.records, fetcher.answer_start, wanted.end_offset, got.aborted):
+                    columns = batch.columns
+                    if typed is not None:
+                        columns = typed.apply(batch, wanted.topic, wanted.partition, arrow.names)
+                    yield pa.RecordBatch.from_arrays(columns, schema=arrow)
             except KafkaError as error:
                 raise CorruptRecords(
-                    f"{wanted.topic}-{wanted.partition}, between offsets {position} and {fetcher.position}: {error}. "
+                    f"{wanted.topic}-{wanted.partition}, between offsets {fetcher.answer_start} and {fetcher.position}: {error}. "
                     "Start behind it to read the rest, or restore the partition from a replica"
                 ) from error
-            position = fetcher.position
+        if typed is not None:
+            typed.close()
     finally:
         fetcher.close()
 

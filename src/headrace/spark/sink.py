@@ -8,7 +8,7 @@ tasks write in transactions.
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,11 @@ class _Plan:
             timestamp_column=self.options.timestamp_column,
             typed=self.options.value_format is not None,
         )
+        self.encoder = None
+        if self.options.value_format is not None:
+            from headrace.spark.formats import encoder_for
+
+            self.encoder = encoder_for(self.options.values, _value_type(schema, self.layout))
         self.run_id = str(uuid.uuid4())
 
     def cluster(self) -> Cluster:
@@ -155,22 +160,6 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         return _write_task(self._plan, iterator)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Every task has written batch `batchId`: what the sources have read for it is now done with."""
-        publish_progress(self._plan.options, batchId)
-
-
-def publish_progress(options: SinkOptions, batch_id: int) -> None:
-    """Spark tells a source that a batch is done only when it plans the next one, and never for the last."""
-    location = options.checkpoint_location
-    if location is None:
-        return
-    try:
-        from headrace.spark.progress import publish_from_checkpoint
-    except ImportError:
-        return
-    publish_from_checkpoint(location, batch_id)
-
 
 # -- on executors
 
@@ -205,6 +194,7 @@ class _Task:
         self._sticky: dict[str, Sticky] = {}
         self._counts: dict[str, int] = {}
         self._rows = 0
+        self._letters = 0
 
     async def _open(self) -> None:
         await self._cluster.__aenter__()
@@ -220,13 +210,16 @@ class _Task:
     def write(self, chunk: pa.RecordBatch) -> None:
         """Encode rows and hand them over; waits while too much is unacknowledged."""
         layout = self._plan.layout
-        columns = self._columns(chunk, layout)
+        first_row, self._rows = self._rows, self._rows + chunk.num_rows
+        chunk, values = self._values(chunk, layout)
+        if not chunk.num_rows:
+            return
+        columns = self._columns(chunk, values, layout, first_row)
         wanted = None if layout.partition is None else chunk.column(layout.partition)
         for topic, rows in self._topics(chunk, layout):
             partitions = self._partitions(topic, columns, rows, wanted)
             batches = self._encode(topic, columns, rows, partitions)
             self._loop.run(self._producer.send(batches))
-        self._rows += len(columns)
 
     def finish(self) -> TaskWritten:
         written = self._loop.run(self._producer.flush())
@@ -238,18 +231,56 @@ class _Task:
                 PartitionWritten(topic, partition, one.records, one.size_bytes, one.first_offset, one.last_offset)
                 for (topic, partition), one in sorted(written.items())
             ),
+            self._letters,
         )
 
-    def _columns(self, chunk: pa.RecordBatch, layout: Layout) -> RecordColumns:
+    def _values(self, chunk: pa.RecordBatch, layout: Layout) -> tuple[pa.RecordBatch, pa.Array]:
+        """The rows that can be written, and their values as bytes."""
+        encoder = self._plan.encoder
+        if encoder is None:
+            return chunk, chunk.column(layout.value)
+        structs = _structs(chunk, layout)
+        values, errors = encoder.encode(structs)
+        if not errors:
+            return chunk, values
+        self._see_to(chunk, structs, errors, layout)
+        good = pa.array(np.delete(np.arange(chunk.num_rows), list(errors)))
+        return chunk.take(good), values.take(good)
+
+    def _see_to(self, chunk: pa.RecordBatch, structs: pa.StructArray, errors: dict[int, str], layout: Layout) -> None:
+        """Rows that cannot be encoded: letters, as JSON, or the end."""
+        from headrace.spark.formats.bad_rows import BadRow, letter_batches, letters, marks_of
+        from headrace.spark.formats.json import JsonEncoder
+
+        topic, kind = self._options.dead_letter_topic, str(self._options.value_format)
+        rows = sorted(errors)
+        if topic is None:
+            raise BadRow(
+                f"a row cannot be encoded as {kind}: {errors[rows[0]]}. "
+                "Set badRows=deadLetter and deadLetterTopic to go on without such rows"
+            )
+        bad = chunk.take(pa.array(rows))
+        values, _ = JsonEncoder().encode(structs.take(pa.array(rows)))
+        targets = [self._options.topic] * len(rows) if layout.topic is None else bad.column(layout.topic).to_pylist()
+        columns = letters(
+            None if layout.key is None else bad.column(layout.key),
+            values,
+            None if layout.headers is None else bad.column(layout.headers),
+            time.time_ns() // 1_000_000,
+            [marks_of(errors[row], kind, self._options.topic or str(target)) for row, target in zip(rows, targets)],
+        )
+        self._loop.run(self._producer.send(letter_batches(topic, columns, self._partition_count(topic))))
+        self._letters += len(rows)
+
+    def _columns(self, chunk: pa.RecordBatch, values: pa.Array, layout: Layout, first_row: int) -> RecordColumns:
         now_ms = time.time_ns() // 1_000_000
-        assert layout.value is not None
         headers = None if layout.headers is None else chunk.column(layout.headers)
         if self._options.dedup_headers:
             one = self._identity
             texts = (one.query_id, str(one.batch_id), str(one.partition_id))
-            headers = with_dedup_headers(headers, texts, self._rows, chunk.num_rows)
+            headers = with_dedup_headers(headers, texts, first_row, chunk.num_rows)
         return RecordColumns.of(
-            chunk.column(layout.value),
+            values,
             key=None if layout.key is None else chunk.column(layout.key),
             headers=headers,
             timestamps=now_ms if layout.timestamp is None else timestamps_of(chunk.column(layout.timestamp), now_ms),
@@ -270,11 +301,15 @@ class _Task:
         for index, name in enumerate(encoded.dictionary.to_pylist()):
             yield name, np.flatnonzero(indices == index)
 
-    def _partitions(self, topic: str, columns: RecordColumns, rows: Any, wanted: pa.Array | None) -> Any:
-        """The partition of each of `rows`: as wanted, by the key, or wherever the last ones without a key went."""
+    def _partition_count(self, topic: str) -> int:
         count = self._counts.get(topic)
         if count is None:
             count = self._counts[topic] = self._loop.run(self._producer.partition_count(topic))
+        return count
+
+    def _partitions(self, topic: str, columns: RecordColumns, rows: Any, wanted: pa.Array | None) -> Any:
+        """The partition of each of `rows`: as wanted, by the key, or wherever the last ones without a key went."""
+        count = self._partition_count(topic)
         chosen: Any = partitions_of(columns.key, count)[rows]
         if wanted is not None:
             given: Any = wanted.take(pa.array(rows)).fill_null(-1).to_numpy(zero_copy_only=False)
@@ -311,6 +346,21 @@ class _Task:
             )
             batches += [OutgoingBatch(topic, partition, batch.view, batch.count) for batch in encoded]
         return batches
+
+
+def _value_type(schema: StructType, layout: Layout) -> StructType:
+    """The struct that a typed value is made of."""
+    if layout.value is not None:
+        found: StructType = schema[layout.value].dataType
+        return found
+    return StructType([schema[index] for index in layout.fields])
+
+
+def _structs(chunk: pa.RecordBatch, layout: Layout) -> pa.StructArray:
+    if layout.value is not None:
+        return chunk.column(layout.value)
+    fields = [chunk.schema.field(index) for index in layout.fields]
+    return pa.StructArray.from_arrays([chunk.column(index) for index in layout.fields], fields=fields)
 
 
 def _missing_topic(error: RequestFailed) -> ClientError:

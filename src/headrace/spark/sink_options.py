@@ -4,7 +4,7 @@ All is checked on the driver before any task runs, and every refusal names the o
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.client.columnar.encode import BATCH_BYTES_MAX
@@ -12,7 +12,7 @@ from headrace.client.producer_core import BUFFER_BYTES_MAX, IN_FLIGHT_MAX, REQUE
 from headrace.errors import KafkaError
 from headrace.metadata.names import check_topic_name
 from headrace.records.compression import LEVELS, Codec
-from headrace.spark.options import SINK, OptionError, read_options
+from headrace.spark.options import SINK, OptionError, check_bad_rows, read_options
 
 BATCH_BYTES_MIN = 1024
 DELIVERY_TIMEOUT_MS = 120_000
@@ -39,13 +39,14 @@ class SinkOptions:
     request_timeout_ms: int
     value_format: str | None
     dead_letter_topic: str | None
-    checkpoint_location: str | None
+    values: Mapping[str, Any] = field(repr=False)
+    """All of the table's options, for what formats need."""
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> "SinkOptions":
         values = read_options(given, SINK)
         _check_promises(values)
-        _check_formats(values)
+        check_bad_rows(values)
         codec = Codec[values.get("kafka.compression.type", "none").upper()]
         return cls(
             bootstrap=values["kafka.bootstrap.servers"],
@@ -63,7 +64,7 @@ class SinkOptions:
             request_timeout_ms=values.get("kafka.request.timeout.ms", REQUEST_TIMEOUT_MS),
             value_format=values["valueFormat"],
             dead_letter_topic=_topic(values, "deadLetterTopic"),
-            checkpoint_location=values["checkpointLocation"],
+            values=values,
         )
 
 
@@ -85,15 +86,6 @@ def _check_promises(values: Mapping[str, Any]) -> None:
             f"option 'kafka.max.in.flight.requests.per.connection' is '{in_flight}': brokers remember a producer's last "
             f"{IN_FLIGHT_MAX} batches, so more could double or reorder; set 1 to {IN_FLIGHT_MAX}"
         )
-
-
-def _check_formats(values: Mapping[str, Any]) -> None:
-    if values["badRows"] == "deadletter" and values["deadLetterTopic"] is None:
-        raise OptionError("option 'deadLetterTopic' is missing: badRows=deadLetter needs the topic to put them into")
-    if values["deadLetterTopic"] is not None and values["badRows"] != "deadletter":
-        raise OptionError("option 'badRows' is 'fail', so deadLetterTopic would stay empty: set badRows to deadLetter")
-    if values["badRows"] == "deadletter" and values["valueFormat"] is None:
-        raise OptionError("option 'badRows' is 'deadLetter', but without valueFormat no row can be bad: set valueFormat")
 
 
 def _topic(values: Mapping[str, Any], option: str) -> str | None:

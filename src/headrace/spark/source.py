@@ -13,13 +13,15 @@ from headrace.spark.filters import Narrowing
 from headrace.spark.lookup import Lookup
 from headrace.spark.offsets import OffsetRange, split
 from headrace.spark.plan import Plan, read_plan
-from headrace.spark.reader import RangePartition, read_range
+from headrace.spark.reader import RangePartition, read_range, typed_values
 from headrace.spark.schema import check_schema, default_schema
 
 
 def source_schema(options: Mapping[str, str]) -> StructType:
     """The columns of a read; asked first of all, so that bad options are answered at load()."""
-    return default_schema(read_plan(options).values)
+    plan = read_plan(options)
+    typed = typed_values(plan)
+    return default_schema(plan.values, typed and typed.decoder.spark_schema)
 
 
 class HeadraceReader(DataSourceReader):
@@ -27,7 +29,8 @@ class HeadraceReader(DataSourceReader):
 
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
         self._plan = read_plan(options, streaming=False)
-        check_schema(schema, self._plan.values)
+        self._typed = typed_values(self._plan)
+        check_schema(schema, self._plan.values, self._typed and self._typed.decoder.spark_schema)
         self._schema = schema
         self._narrowing = Narrowing()
 
@@ -42,7 +45,7 @@ class HeadraceReader(DataSourceReader):
         return tasks(plan, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_range(self._plan, self._schema, partition)
+        return read_range(self._plan, self._schema, partition, self._typed)
 
 
 class NarrowingReader(HeadraceReader):

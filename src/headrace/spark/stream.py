@@ -22,7 +22,7 @@ from headrace.spark.lookup import Lookup
 from headrace.spark.offsets import OffsetRange, Offsets, available, from_json, limited, listed, to_json
 from headrace.spark.plan import read_plan
 from headrace.spark.progress import Progress
-from headrace.spark.reader import read_range, report_loss
+from headrace.spark.reader import read_range, report_loss, typed_values
 from headrace.spark.schema import check_schema
 from headrace.spark.source import tasks
 
@@ -32,7 +32,8 @@ Json = dict[str, Any]
 class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
         self._plan = read_plan(options, streaming=True)
-        check_schema(schema, self._plan.values)
+        self._typed = typed_values(self._plan)
+        check_schema(schema, self._plan.values, self._typed and self._typed.decoder.spark_schema)
         self._schema = schema
         self._lookup: Lookup | None = None
         self._progress: Progress | None = None
@@ -139,7 +140,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks(self._plan, [OffsetRange(*one, begin[one], offset) for one, offset in until.items()])
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_range(self._plan, self._schema, partition)
+        return read_range(self._plan, self._schema, partition, self._typed)
 
     def commit(self, end: Json) -> None:
         self.progress.done(from_json(end))
