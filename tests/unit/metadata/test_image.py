@@ -47,6 +47,13 @@ def check_derived(image: Image) -> None:
             for broker in {*p.isr, *p.elr, *([NO_LEADER] if p.leader == NO_LEADER else [])}:
                 held.setdefault(broker, set()).add((topic.id, number))
     assert {b: set(keys) for b, keys in image.broker_partitions.items()} == held
+    everywhere = {
+        (topic.id, number): p for topic in image.topics.values() for number, p in topic.partitions.items()
+    }
+    assert set(image.reassigning) == {key for key, p in everywhere.items() if p.adding or p.removing}
+    assert set(image.imbalanced) == {
+        key for key, p in everywhere.items() if not p.replicas or p.leader != p.replicas[0]
+    }
     colliding: dict[str, set[str]] = {}
     for name in image.topic_ids:
         if has_collision_chars(name):

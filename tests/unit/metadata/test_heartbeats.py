@@ -1,0 +1,166 @@
+"""What heartbeats change: fencing, unfencing, controlled shutdown, lost log dirs."""
+
+from typing import Any
+
+import pytest
+
+from headrace.errors import Err, KafkaError
+from headrace.metadata.heartbeats import BrokerState
+from headrace.metadata.versions import ELR_VERSION
+from headrace.protocol import messages as m
+from tests.unit.metadata.cases import create, new_topic
+from tests.unit.metadata.test_controller import DIRECTORY, Cluster, leaders
+
+
+def beat(cluster: Cluster, broker: int, others_know: bool = True, **fields: Any) -> BrokerState:
+    registered = cluster.image.brokers[broker]
+    request = m.BrokerHeartbeatRequest(
+        broker_id=broker,
+        broker_epoch=fields.pop("epoch", registered.epoch),
+        current_metadata_offset=fields.pop("offset", cluster.image.offset),
+        want_fence=fields.pop("want_fence", False),
+        **fields,
+    )
+    reply = cluster.do(cluster.controller.heartbeat(cluster.image, request, lambda: others_know))
+    return reply.state
+
+
+def test_a_broker_is_unfenced_once_it_has_read_its_own_registration() -> None:
+    cluster = Cluster(1)
+    epoch = cluster.register(2)
+    assert beat(cluster, 2, want_fence=True) is BrokerState.FENCED
+    assert beat(cluster, 2, offset=epoch - 1) is BrokerState.FENCED
+    assert cluster.image.brokers[2].fenced
+    assert beat(cluster, 2, offset=epoch) is BrokerState.UNFENCED
+    assert not cluster.image.brokers[2].fenced
+
+
+def test_a_heartbeat_that_changes_nothing_writes_nothing() -> None:
+    cluster = Cluster(2)
+    before = cluster.offset
+    assert beat(cluster, 1) is BrokerState.UNFENCED
+    assert cluster.offset == before
+
+
+def test_unfencing_gives_leaders_to_partitions_that_wait() -> None:
+    cluster = Cluster(2)
+    cluster.answer(create(new_topic("t", -1, -1, (), [(0, [2])])))
+    assert beat(cluster, 2, want_fence=True) is BrokerState.FENCED
+    assert leaders(cluster) == [(-1, 1, (2,))]
+    assert beat(cluster, 2) is BrokerState.UNFENCED
+    assert leaders(cluster) == [(2, 2, (2,))]
+
+
+def test_a_controlled_shutdown_in_its_steps() -> None:
+    cluster = Cluster(3)
+    cluster.answer(create(new_topic("t", -1, -1, (), [(0, [1, 2, 3])])))
+    assert beat(cluster, 1, want_shut_down=True) is BrokerState.CONTROLLED_SHUTDOWN
+    assert leaders(cluster) == [(2, 1, (2, 3))], "leadership moves while the broker still answers"
+    registered = cluster.image.brokers[1]
+    assert registered.in_controlled_shutdown and not registered.fenced
+    # Others still send it requests until they have read that it leads no more.
+    assert beat(cluster, 1, others_know=False, want_shut_down=True) is BrokerState.CONTROLLED_SHUTDOWN
+    assert beat(cluster, 1, want_shut_down=True) is BrokerState.SHUTDOWN_NOW
+    assert cluster.image.brokers[1].fenced
+
+
+def test_a_broker_without_leadership_may_go_at_once() -> None:
+    cluster = Cluster(2)
+    assert beat(cluster, 1, want_shut_down=True) is BrokerState.SHUTDOWN_NOW
+    assert cluster.image.brokers[1].fenced
+    before = cluster.offset
+    assert beat(cluster, 1, want_shut_down=True) is BrokerState.SHUTDOWN_NOW
+    assert cluster.offset == before, "it is fenced already"
+
+
+@pytest.mark.parametrize("epoch", [0, 99])
+def test_another_incarnation_is_not_listened_to(epoch: int) -> None:
+    cluster = Cluster(1)
+    with pytest.raises(KafkaError) as refused:
+        beat(cluster, 1, epoch=epoch)
+    assert refused.value.error is Err.STALE_BROKER_EPOCH
+
+
+def test_a_lost_log_dir_moves_only_the_partitions_in_it() -> None:
+    """FAULTS 7."""
+    cluster = Cluster(2)
+    one, two = DIRECTORY[:15] + b"\xa1", DIRECTORY[:15] + b"\xa2"
+    cluster.register(3, log_dirs=[one, two])
+    cluster.commit(cluster.controller.unfence_broker(cluster.image, 3))
+    cluster.answer(create(new_topic("t", -1, -1, (), [(0, [3, 1]), (1, [3, 2])])))
+    topic = cluster.image.topic_named("t")
+    assert topic is not None
+    kind = m.AssignReplicasToDirsRequest
+    request = kind(
+        broker_id=3,
+        broker_epoch=cluster.image.brokers[3].epoch,
+        directories=[
+            kind.DirectoryData(
+                id=directory,
+                topics=[kind.TopicData(topic_id=topic.id, partitions=[kind.PartitionData(partition_index=number)])],
+            )
+            for number, directory in enumerate((one, two))
+        ],
+    )
+    answer = cluster.do(cluster.controller.assign_replicas(cluster.image, request))
+    assert [row.error_code for d in answer.directories for t in d.topics for row in t.partitions] == [0, 0]
+    assert beat(cluster, 3, offline_log_dirs=[one]) is BrokerState.UNFENCED
+    assert leaders(cluster) == [(1, 1, (1,)), (3, 0, (3, 2))]
+    assert cluster.image.brokers[3].log_dirs == (two,)
+    before = cluster.offset
+    beat(cluster, 3, offline_log_dirs=[one])
+    assert cluster.offset == before, "told again, nothing changes again"
+
+
+def test_directories_of_strange_partitions_are_answered_one_by_one() -> None:
+    cluster = Cluster(2)
+    cluster.answer(create(new_topic("t", -1, -1, (), [(0, [1])])))
+    topic = cluster.image.topic_named("t")
+    assert topic is not None
+    kind = m.AssignReplicasToDirsRequest
+    request = kind(
+        broker_id=2,
+        broker_epoch=cluster.image.brokers[2].epoch,
+        directories=[
+            kind.DirectoryData(
+                id=DIRECTORY,
+                topics=[
+                    kind.TopicData(topic_id=topic_id, partitions=[kind.PartitionData(partition_index=number)])
+                    for topic_id, number in ((topic.id, 0), (topic.id, 5), (bytes(15) + b"x", 0))
+                ],
+            )
+        ],
+    )
+    answer = cluster.do(cluster.controller.assign_replicas(cluster.image, request))
+    assert [row.error_code for t in answer.directories[0].topics for row in t.partitions] == [
+        Err.NOT_LEADER_OR_FOLLOWER,
+        Err.UNKNOWN_TOPIC_OR_PARTITION,
+        Err.UNKNOWN_TOPIC_ID,
+    ]
+
+
+def test_a_broker_that_wants_no_new_replicas_gets_none() -> None:
+    cluster = Cluster(2)
+    beat(cluster, 2, cordoned_log_dirs=list(cluster.image.brokers[2].log_dirs))
+    response = cluster.answer(create(new_topic("t", 4, 1)))
+    assert response.topics[0].error_code == 0
+    assert {leader for leader, _, _ in leaders(cluster)} == {1}
+
+
+def test_eligible_leaders_are_kept_while_the_isr_is_below_its_minimum() -> None:
+    """FAULTS 21, KIP-966: the last in sync may die; who left before it with everything committed may lead."""
+    cluster = Cluster(3)
+    cluster.commit([(m.FeatureLevelRecord(name=ELR_VERSION, feature_level=1), 0)])
+    cluster.answer(create(new_topic("t", -1, -1, [("min.insync.replicas", "2")], [(0, [1, 2, 3])])))
+    for broker in (3, 2, 1):
+        cluster.commit(cluster.controller.fence_broker(cluster.image, broker))
+    topic = cluster.image.topic_named("t")
+    assert topic is not None
+    partition = topic.partitions[0]
+    assert (partition.leader, partition.isr, partition.elr) == (-1, (), (1, 2)), "3 left while two were in sync"
+    cluster.commit(cluster.controller.unfence_broker(cluster.image, 3))
+    assert leaders(cluster)[0][0] == -1, "3 may lack what was committed after it left"
+    cluster.commit(cluster.controller.unfence_broker(cluster.image, 2))
+    assert leaders(cluster)[0][0] == 2
+    partition = cluster.image.topics[topic.id].partitions[0]
+    assert partition.recovery_state == 0, "nothing was lost"
