@@ -14,6 +14,7 @@ from headrace.spark.pipelines.failures import EXPECTATION_MARK, problem_of, sql_
 from headrace.spark.pipelines.graph import build_order, needed_for
 from headrace.spark.pipelines.problems import Problem, SpecInvalid, Where
 from headrace.spark.pipelines.spec import DROP, FAIL, Node, Pipeline, Sink, Source, Transform
+from headrace.spark.pipelines.topics import read_topic, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -53,7 +54,10 @@ def build(spark: "SparkSession", pipeline: Pipeline, only: Sink | None = None) -
             failed.add(name)  # its failure would only repeat the one above it
             continue
         try:
-            frame = _source(spark, pipeline, pipeline.sources[name]) if transform is None else _transform(spark, transform, built)
+            if transform is None:
+                frame = _source(spark, pipeline, pipeline.sources[name], only)
+            else:
+                frame = _transform(spark, transform, built)
             _finish(pipeline.nodes[name], frame, built)
         except SpecInvalid as error:
             problems.extend(error.problems)
@@ -89,23 +93,17 @@ def _at(where: Where) -> Iterator[None]:
 # -- sources
 
 
-def _source(spark: "SparkSession", pipeline: Pipeline, source: Source) -> "DataFrame":
+def _source(spark: "SparkSession", pipeline: Pipeline, source: Source, sink: Sink | None) -> "DataFrame":
     reader = spark.read if source.static else spark.readStream
     with _at(source.where):
         if source.is_topic:
-            return _topic(reader, pipeline, source)
+            return read_topic(reader, source, source_options(pipeline, source, sink))
         if source.table is not None:
             frame = reader.table(source.table)
         else:
             frame = _files(reader, source)
         frame.schema  # noqa: B018
         return frame
-
-
-def _topic(reader: Any, pipeline: Pipeline, source: Source) -> "DataFrame":
-    from headrace.spark.pipelines.topics import read_topic
-
-    return read_topic(reader, source, source.bootstrap or pipeline.bootstrap)
 
 
 def _files(reader: Any, source: Source) -> "DataFrame":

@@ -169,8 +169,8 @@ VALUE: Mapping[str, Key] = {
     "registry": Key(text, "Address of a schema registry, for values in Confluent's wire format."),
     "subject": Key(text, "The subject in the registry. Default: TOPIC-value."),
     "message": Key(text, "protobuf: the message's name."),
-    "on_error": Key(one_of("fail", "dead-letter", "null"), "What becomes of values that cannot be read. Default: fail; dead-letter where dead_letters is set."),
-    "dead_letters": Key(text, "Topic for values that cannot be read, with the reason in headers."),
+    "on_error": Key(one_of("fail", "dead-letter"), "What becomes of values that cannot be read or written. Default: fail; dead-letter where dead_letters is set."),
+    "dead_letters": Key(text, "Topic for values that cannot be read or written, with the reason in headers."),
 }
 _NODE: Mapping[str, Key] = {
     "watermark": Key(part, "How late rows may be: {column: at, delay: 10 minutes}."),

@@ -3,16 +3,19 @@
 import asyncio
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headrace.client.admin import LATEST, Admin
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.errors import Err
-from headrace.spark.options import SINK, SOURCE, OptionError, read_options
+from headrace.spark.formats import FormatError, decoder_for
+from headrace.spark.options import OptionError
 from headrace.spark.pipelines.problems import Problem, SpecInvalid, Where, choose
-from headrace.spark.pipelines.spec import Part, Pipeline, Sink, Source
-from headrace.spark.pipelines.topics import sink_options, source_options
+from headrace.spark.pipelines.spec import Part, Pipeline, Sink, Source, ValueFormat
+from headrace.spark.pipelines.topics import OPTION_KEYS, sink_options, source_options
+from headrace.spark.plan import read_plan
+from headrace.spark.sink_options import SinkOptions
 
 CONNECT_LIMIT_S = 10.0
 JARS = {
@@ -24,25 +27,36 @@ JARS = {
 
 
 def check_options(pipeline: Pipeline) -> list[Problem]:
-    """Options of topics against the connector's own table, and formats against the jars that are there."""
+    """Options and schemas of topics as the connector itself reads them, and formats against the jars that are there."""
     problems = []
     for source in pipeline.sources.values():
         if source.is_topic:
-            problems += _options(source, source_options(source, source.bootstrap or pipeline.bootstrap), SOURCE)
+            problems += _refused(source, _check_read, source_options(pipeline, source))
     for sink in pipeline.sinks.values():
         if sink.topic is not None:
-            problems += _options(sink, sink_options(sink, sink.bootstrap or pipeline.bootstrap), SINK)
+            problems += _refused(sink, SinkOptions.read, sink_options(pipeline, sink))
     return problems + _missing_jars(pipeline)
 
 
-def _options(part: Source | Sink, options: Mapping[str, str], side: str) -> list[Problem]:
+def _check_read(given: Mapping[str, str]) -> None:
+    plan = read_plan(given, streaming=True)
+    if plan.values["valueFormat"] is not None:
+        decoder_for(plan.values)
+
+
+def _refused(part: Source | Sink, read: Callable[[Mapping[str, str]], object], options: Mapping[str, str]) -> list[Problem]:
     try:
-        read_options(options, side)
-    except OptionError as error:
+        read(options)
+    except (OptionError, FormatError) as error:
         named = re.search(r"option '([^']+)'", str(error))
-        key = next((key for key in part.options if named and key.lower() == named[1].lower()), None)
-        keys = {"startingOffsets": "start", "kafka.bootstrap.servers": "bootstrap", "subscribePattern": "pattern", "subscribe": "topic"}
-        where = part.place("options").child(key) if key is not None else part.place(keys.get(named[1], "topic") if named else "topic")
+        option = named[1] if named else "subscribe"
+        own = next((key for key in part.options if key.lower() == option.lower()), None)
+        if own is not None:
+            where = part.place("options").child(own)
+        else:
+            key, _, inner = OPTION_KEYS.get(option, "topic").partition(".")
+            value = part.value
+            where = value.place(inner) if inner and isinstance(value, ValueFormat) else part.place(key)
         message, _, fix = str(error).partition(": ")
         return [Problem(where, message, fix)]
     return []

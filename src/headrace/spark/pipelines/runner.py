@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.spark.pipelines.build import build
+from headrace.spark.pipelines.committer import Committer
 from headrace.spark.pipelines.failures import cause_of, is_hopeless
-from headrace.spark.pipelines.problems import SpecInvalid
+from headrace.spark.pipelines.problems import Problem, SpecInvalid
 from headrace.spark.pipelines.progress import QueryProgress, eta_s, overall
 from headrace.spark.pipelines.runs import RunEntry, now_ms
 from headrace.spark.pipelines.sinks import Print, check_all, start_sink
@@ -79,6 +80,7 @@ class PipelineRun:
         self._started_s = time.monotonic()
         self._written_s = 0.0
         self._ends: Any = {}
+        self._committer = Committer(pipeline)
         self.sinks = [Running(sink, QueryProgress(sink.name, sink.target)) for sink in pipeline.sinks.values()]
 
     def stop(self, how: str = "graceful") -> None:
@@ -90,22 +92,36 @@ class PipelineRun:
         """Run until the end. Raises SpecInvalid if Spark refuses the pipeline before anything starts."""
         for name, value in _session_settings(self.pipeline).items():
             self.spark.conf.set(name, value)
-        built = build(self.spark, self.pipeline)
-        check_all(self.pipeline, built.of, connect=self.connect)
+        frames = self._frames()
         if self.bounded:
             self._ends = end_offsets(self.pipeline)
         error = ""
         try:
             for running in self.sinks:
                 running.work = Work(self.pipeline, running.sink) if self.bounded else None
-                self._start(running, built.of(running.sink))
+                self._start(running, frames[running.sink.name])
             error = self._watch()
         except RunFailed as failure:
             error = str(failure)
         finally:
             self._end_all()
+            self._committer.close()
         state = "failed" if error else "stopped" if self.stopping else "done"
         return Outcome(state, error, self._publish(state, error))
+
+    def _frames(self) -> dict[str, Any]:
+        """What each sink writes, checked. Built for each anew, since each reads topics under a group of its own."""
+        frames: dict[str, Any] = {}
+        problems: dict[Problem, None] = {}
+        for running in self.sinks:
+            try:
+                frames[running.sink.name] = build(self.spark, self.pipeline, only=running.sink).of(running.sink)
+            except SpecInvalid as error:
+                problems |= dict.fromkeys(error.problems)
+        if problems:
+            raise SpecInvalid(list(problems))
+        check_all(self.pipeline, lambda sink: frames[sink.name], connect=self.connect)
+        return frames
 
     def _watch(self) -> str:
         """Until nothing runs any more; returns the error of a query that failed for good."""
@@ -158,6 +174,7 @@ class PipelineRun:
             plain = report if isinstance(report, dict) else _plain_report(report)
             if running.progress.take(plain):
                 running.progress.error = ""
+                self._committer.reported(running.sink, running.progress.sources)
         if running.progress.state in ("starting", "retrying") and running.progress.batches:
             running.progress.state = "running"
         calm_s = self.pipeline.retries.reset_after_ms / 1000

@@ -32,8 +32,7 @@ def start_sink(pipeline: Pipeline, sink: Sink, frame: "DataFrame", *, bounded: b
 def _writer(pipeline: Pipeline, sink: Sink, frame: "DataFrame", connect: bool, show: Print | None) -> Any:
     options = dict(sink.options)
     if sink.kind == "topic":
-        given = sink_options(sink, sink.bootstrap or pipeline.bootstrap)
-        return records_of(sink, frame).writeStream.format(FORMAT).options(**given)
+        return records_of(sink, frame).writeStream.format(FORMAT).options(**sink_options(pipeline, sink))
     if sink.kind in ("files", "table"):
         writer = frame.writeStream.format(sink.format).options(**options)
         if sink.partition_by:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.spark.pipelines.spec import Sink, Source, ValueFormat
+from headrace.spark.pipelines.spec import Pipeline, Sink, Source, ValueFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -11,37 +11,75 @@ FORMAT = "headrace"
 RECORD_FIELDS = ("key", "topic", "partition", "offset", "timestamp")
 """Columns of a record beside its value, which typed sources keep under `_key` and so on."""
 
+GROUP = "kafka.group.id"
 
-def source_options(source: Source, bootstrap: str) -> dict[str, str]:
-    """What `read_topic` sets; checked against the connector's own table before Spark starts."""
-    options = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": source.start}
+
+def source_options(pipeline: Pipeline, source: Source, sink: Sink | None = None) -> dict[str, str]:
+    """What a read for `sink` sets. Each sink is a query with a place of its own in the topic, so it has its own group."""
+    options = {"kafka.bootstrap.servers": source.bootstrap or pipeline.bootstrap, "startingOffsets": source.start}
+    if sink is not None:
+        options[GROUP] = f"{pipeline.name}-{sink.name}"
     if source.topic:
         options["subscribe"] = ",".join(source.topic)
     else:
         assert source.pattern is not None
         options["subscribePattern"] = source.pattern
-    return options | dict(source.options)
+    return options | value_options(source.value) | dict(source.options)
 
 
-def read_topic(reader: Any, source: Source, bootstrap: str) -> "DataFrame":
+def value_options(value: ValueFormat | None) -> dict[str, str]:
+    if value is None or value.format in ("bytes", "text"):
+        return {}
+    given = {
+        "valueFormat": value.format,
+        "valueSchema": value.schema,
+        "valueSchemaFile": None if value.schema_file is None else str(value.schema_file),
+        "valueSchemaRegistry": value.registry,
+        "valueSchemaSubject": value.subject,
+        "valueMessage": value.message,
+        "badRows": "deadLetter" if value.on_error == "dead-letter" else None,
+        "deadLetterTopic": value.dead_letters,
+    }
+    return {name: text for name, text in given.items() if text is not None}
+
+
+OPTION_KEYS = {
+    "startingOffsets": "start",
+    "kafka.bootstrap.servers": "bootstrap",
+    "subscribePattern": "pattern",
+    "subscribe": "topic",
+    "valueFormat": "value",
+    "valueSchema": "value.schema",
+    "valueSchemaFile": "value.schema_file",
+    "valueSchemaRegistry": "value.registry",
+    "valueSchemaSubject": "value.subject",
+    "valueMessage": "value.message",
+    "badRows": "value.on_error",
+    "deadLetterTopic": "value.dead_letters",
+}
+"""Which key of a spec an option comes from."""
+
+
+def read_topic(reader: Any, source: Source, options: dict[str, str]) -> "DataFrame":
     """A record's columns as they are, or the value's fields with the record's own under _key, _topic and so on."""
     from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
 
-    frame = reader.format(FORMAT).options(**source_options(source, bootstrap)).load()
-    value = source.value
-    if value is None or value.format == "bytes":
+    frame = reader.format(FORMAT).options(**options).load()
+    if source.value is None or source.value.format == "bytes":
         return frame
-    record = [F.col(name).alias(f"_{name}") for name in RECORD_FIELDS]
-    if value.format == "text":
+    record = [F.col(name).alias(f"_{name}") for name in RECORD_FIELDS if name != "key"]
+    record.insert(0, F.col("key").cast("string").alias("_key"))
+    if source.value.format == "text":
         return frame.select(F.col("value").cast("string").alias("value"), *record)
-    schema = value.schema if value.schema_file is None else value.schema_file.read_text()
-    parsed = frame.select(F.from_json(F.col("value").cast("string"), schema, {"mode": "FAILFAST" if value.on_error == "fail" else "PERMISSIVE"}).alias("_value"), *record)
-    return parsed.select("_value.*", *[f"_{name}" for name in RECORD_FIELDS])
+    is_struct = isinstance(frame.schema["value"].dataType, StructType)
+    return frame.select("value.*" if is_struct else "value", *record)
 
 
-def sink_options(sink: Sink, bootstrap: str) -> dict[str, str]:
+def sink_options(pipeline: Pipeline, sink: Sink) -> dict[str, str]:
     assert sink.topic is not None
-    return {"kafka.bootstrap.servers": bootstrap, "topic": sink.topic} | dict(sink.options)
+    typed = value_options(sink.value) if isinstance(sink.value, ValueFormat) else {}
+    return {"kafka.bootstrap.servers": sink.bootstrap or pipeline.bootstrap, "topic": sink.topic} | typed | dict(sink.options)
 
 
 def records_of(sink: Sink, frame: "DataFrame") -> "DataFrame":
@@ -50,6 +88,8 @@ def records_of(sink: Sink, frame: "DataFrame") -> "DataFrame":
 
     if isinstance(sink.value, str):
         value = F.expr(sink.value)
+    elif sink.value is not None and value_options(sink.value):
+        value = F.struct("*")  # the sink encodes it
     else:
         value = F.to_json(F.struct("*"))
     columns = [value.alias("value")]
@@ -62,7 +102,3 @@ def records_of(sink: Sink, frame: "DataFrame") -> "DataFrame":
         ]
         columns.append(F.array(*headers).alias("headers"))
     return frame.select(*columns)
-
-
-def is_typed(value: object) -> bool:
-    return isinstance(value, ValueFormat)
