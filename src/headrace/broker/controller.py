@@ -127,7 +127,7 @@ class ActiveController:
             self._begin(leader_epoch)
         elif not active and self._active:
             self._end()
-        if leader_id >= 0 and not active:
+        if leader_id not in (-1, self.quorum.node_id):
             self._last_leader = leader_id
 
     def _begin(self, leader_epoch: int) -> None:
@@ -233,8 +233,8 @@ class ActiveController:
         now_ms = self._clock.monotonic_ms()
         late_ms = now_ms - self._expiry_due_ms
         if late_ms > LATE_MS:
-            logger.warning("this controller stood still for %d ms: all sessions last that much longer", late_ms)
-            self._sessions.forgive(late_ms)
+            logger.warning("this controller stood still for %d ms: all sessions last longer", late_ms)
+            self._sessions.forgive(late_ms, now_ms)
         while (session := self._sessions.expired(now_ms)) is not None:
             self._sessions.forget(session.broker_id)
             self._server.spawn(

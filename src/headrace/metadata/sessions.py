@@ -75,10 +75,13 @@ class Sessions:
             return session if now_ms >= session.last_contact_ms + self.timeout_ms else None
         return None
 
-    def forgive(self, late_ms: int) -> None:
-        """This node slept: heartbeats that came meanwhile wait unread, and nobody may be blamed for that."""
+    def forgive(self, late_ms: int, now_ms: int) -> None:
+        """This node slept for at least `late_ms`: heartbeats that came meanwhile wait unread, and nobody may be blamed.
+
+        For how long before that it slept is not known: as long again, at most.
+        """
         for session in self._sessions.values():
-            session.last_contact_ms += late_ms
+            session.last_contact_ms = min(now_ms, session.last_contact_ms + 2 * late_ms)
 
     def lowest_offset(self, broker_ids: Iterable[int]) -> int | None:
         """How far the slowest of some brokers has read the metadata log; None if there are none."""

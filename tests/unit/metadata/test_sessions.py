@@ -42,8 +42,10 @@ def test_another_incarnation_inherits_nothing() -> None:
 def test_nobody_is_blamed_for_the_controllers_own_sleep() -> None:
     sessions = Sessions(3000)
     sessions.touch(1, 10, 0)
-    sessions.forgive(5000)
-    assert sessions.expired(7999) is None and sessions.expired(8000) is not None
+    sessions.forgive(400, 3400)
+    assert sessions.expired(3799) is None and sessions.expired(3800) is not None
+    sessions.forgive(5000, 8400)
+    assert sessions.expired(8400) is None and sessions.next_expiry_ms() == 11_400, "never more than a whole session"
 
 
 def test_the_slowest_of_some_brokers() -> None:
