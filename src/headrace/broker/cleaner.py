@@ -86,7 +86,7 @@ class Cleaner:
         best: tuple[Partition, Dirty] | None = None
         for partition in self._broker.replicas:
             log = partition.log
-            if not log.config.compact or partition.leader is None or partition.failed or log in self._uncleanable:
+            if not log.config.compact or not partition.in_use or partition.failed or log in self._uncleanable:
                 continue
             checkpoint = self._checkpoints.get((partition.topic, partition.index))
             dirty = dirty_range(log, checkpoint, partition.last_stable_offset, now_ms)

@@ -75,7 +75,7 @@ class Maintenance:
     async def _retention(self) -> None:
         """Delete segments that are too old or too many; the files themselves go later, in a thread."""
         for partition in list(self._broker.replicas):
-            if partition.failed or partition.leader is None or partition.log is self.cleaner.busy:
+            if partition.failed or not partition.in_use or partition.log is self.cleaner.busy:
                 continue
             now_ms = self._runtime.clock.wall_ms()
             try:

@@ -321,7 +321,7 @@ class Node:
         await self._runtime.run_in_thread(self.logs.checkpoint_plan().run)
 
     def high_watermarks(self) -> dict[tuple[str, int], int]:
-        return {(p.topic, p.index): p.high_watermark for p in self._broker.replicas if p.leader is not None}
+        return {(p.topic, p.index): p.high_watermark for p in self._broker.replicas if not p.failed}
 
     def dir_failed(self, log: Log, error: OSError) -> None:
         if log.abandoned:
@@ -338,8 +338,11 @@ class Node:
     # ---- stop
 
     async def leave(self) -> None:
-        """Have others take over while this node still answers. A node that is alone has nobody to wait for."""
-        if self._opened and self._in_order() and not self.alone and self._broker.config["controlled.shutdown.enable"]:
+        """Have others take over while this node still answers. The last one that is up has nobody to wait for."""
+        brokers = self.image.brokers.values()
+        others = any(broker.active and broker.id != self._broker.node_id for broker in brokers)
+        in_order = self._loaded and self._broker.failure is None
+        if self._opened and in_order and others and self._broker.config["controlled.shutdown.enable"]:
             await self.lifecycle.leave()
 
     async def close(self) -> None:

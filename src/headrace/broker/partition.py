@@ -19,6 +19,7 @@ from headrace.records.batch import check_incoming, require_one_batch, stamp, val
 from headrace.records.layout import LOG_OVERHEAD, TRANSACTIONAL
 from headrace.records.validation import Rules, prepare
 from headrace.replication.partition import Eligible, LeaderState, always_eligible
+from headrace.replication.throttle import is_throttled
 from headrace.storage.files import start_writeback
 from headrace.storage.log import Log
 
@@ -54,6 +55,11 @@ class FetchWaiter(Protocol):
 
 class Watcher(Protocol):
     """A follower's session, at one partition: it wants all there is, not only what is committed."""
+
+    @property
+    def live_replica(self) -> int:
+        """The follower, if its next Fetch is here or cannot be far; -1 if nothing was heard for a while."""
+        ...
 
     def appended(self) -> None:
         """There is more in the log, or its leader has changed."""
@@ -126,12 +132,15 @@ class Partition:
         "environment",
         "failed",
         "fetch_waiters",
+        "follower_throttled",
         "index",
         "leader",
         "leader_epoch",
         "leader_id",
+        "leader_throttled",
         "log",
         "messages_in",
+        "start_waiters",
         "topic",
         "topic_id",
         "unflushed_since_ms",
@@ -153,6 +162,8 @@ class Partition:
         self._high_watermark = log.log_start_offset
         """As far as known, while this node does not lead."""
         self.watchers: dict[Watcher, None] = {}
+        self.start_waiters: list[Callable[[], None]] = []
+        """Who waits for followers to delete what was deleted here; called when one of them may have."""
         self.ack_waiters: deque[tuple[int, AckWaiter]] = deque()  # offsets ascend
         self.fetch_waiters: dict[FetchWaiter, None] = {}  # a set's order would not be repeatable
         self.messages_in = 0
@@ -184,6 +195,9 @@ class Partition:
         )
         self._flush_messages = config.flush_messages
         self._flushes = config.flush_messages < NEVER or config.flush_ms < NEVER
+        node_id = self.environment.node_id
+        self.leader_throttled = is_throttled(config.leader_replication_throttled_replicas, self.index, node_id)
+        self.follower_throttled = is_throttled(config.follower_replication_throttled_replicas, self.index, node_id)
         if self.leader is not None and self.leader.configure(config.min_insync_replicas):
             self._committed(self.leader.high_watermark)
 
@@ -432,6 +446,11 @@ class Partition:
             self.copying.durable()
 
     @property
+    def in_use(self) -> bool:
+        """Led here or copied: what is committed is known, and old records may go."""
+        return self.leader is not None or self.copying is not None
+
+    @property
     def countable_end(self) -> int:
         """As far as this replica may say that it has the log: what a power cut could take does not count."""
         return self.log.durable_end if self._durable_acks else self.log.end_offset
@@ -449,6 +468,18 @@ class Partition:
         assert leader is not None
         if leader.fetched(leader.followers[replica], offset, log_start, broker_epoch, self.log.end_offset, now_ms):
             self._committed(leader.high_watermark)
+        if self.start_waiters:
+            self._tell_start_waiters()
+
+    def _tell_start_waiters(self) -> None:
+        waiters, self.start_waiters = self.start_waiters, []
+        for waiter in waiters:
+            waiter()
+
+    def delete_up_to(self, offset: int) -> None:
+        """Readers no longer see what lies below; followers are told at once."""
+        if self.log.advance_log_start(offset):
+            self._tell_watchers()
 
     def advanced(self) -> None:
         """The high watermark has moved because others count now."""
@@ -470,7 +501,7 @@ class Partition:
         """The log was cut: its leader never had the rest."""
         end_offset = self.log.end_offset
         if self._high_watermark > end_offset:
-            # Only an unclean election can do this, and it has said so.
+            # An unclean election, which has said so, or damage that is being repaired.
             logger.warning("%s: cut to %d, below its high watermark %d", self, end_offset, self._high_watermark)
             self._high_watermark = end_offset
         self._writeback_segment = None
@@ -512,6 +543,7 @@ class Partition:
         for fetch in list(self.fetch_waiters):
             fetch.advanced(self)
         self._tell_watchers()
+        self._tell_start_waiters()
 
     def _tell_watchers(self) -> None:
         for watcher in self.watchers:

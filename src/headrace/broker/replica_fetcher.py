@@ -30,6 +30,7 @@ Key = tuple[bytes, int]
 BACKOFF_MS = 10
 """After a refusal or a lost connection; doubled up to `replica.fetch.backoff.ms`. Short, since most of them mean that
 one node has heard of a new leader a moment before another."""
+THROTTLED_MS_MAX = 1_000
 CONNECT_TIMEOUT_S = 2.0
 TOPIC_IDS_SINCE, REPLICA_STATE_SINCE = 13, 15
 SESSION_ERRORS = frozenset(
@@ -68,7 +69,7 @@ class Limits(NamedTuple):
 class Copy:
     """One partition as it is copied in one leader epoch."""
 
-    __slots__ = ("backoff_ms", "fetcher", "leader_epoch", "log_start", "partition", "since", "timer")
+    __slots__ = ("backoff_ms", "behind", "fetcher", "leader_epoch", "log_start", "partition", "since", "timer")
 
     def __init__(self, fetcher: "LeaderFetcher", partition: Partition) -> None:
         self.fetcher = fetcher
@@ -79,11 +80,27 @@ class Copy:
         self.since = 0
         """The request that first named it: answers to earlier ones are about another epoch. 0: not asked for now."""
         self.backoff_ms = BACKOFF_MS
+        self.behind = True
+        """Without something that is committed: not in sync, so it may be throttled."""
         self.timer: TimerHandle | None = None
 
     @property
     def key(self) -> Key:
         return self.partition.topic_id, self.partition.index
+
+    @property
+    def next_offset(self) -> int:
+        """What to ask for: what comes after the log's end, or what a damaged segment has taken out of it."""
+        log = self.partition.log
+        if log.holes:
+            return max(log.log_start_offset, min(hole.start_offset for hole in log.holes))
+        return log.end_offset
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record before `next_offset`: the leader compares it with its own."""
+        log = self.partition.log
+        return log.epochs.epoch_for(self.next_offset - 1) if log.holes else log.epochs.latest_epoch
 
     @property
     def is_current(self) -> bool:
@@ -178,12 +195,20 @@ class LeaderFetcher:
                     return
             self._soon()
 
-    def _delay(self, copy: Copy) -> None:
+    def _delay(self, copy: Copy, delay_ms: int | None = None) -> None:
         """Leave a partition out for a moment; the others go on."""
         self._leave_session(copy)
         if copy.timer is None:
-            copy.timer = self._runtime.loop.call_later(copy.backoff_ms / 1000, self._delay_over, copy)
-            copy.backoff_ms = min(2 * copy.backoff_ms, self._limits.backoff_ms_max)
+            if delay_ms is None:
+                delay_ms = copy.backoff_ms
+                copy.backoff_ms = min(2 * copy.backoff_ms, self._limits.backoff_ms_max)
+            copy.timer = self._runtime.loop.call_later(delay_ms / 1000, self._delay_over, copy)
+
+    def retry_copy(self, copy: Copy) -> None:
+        """What it was put off for may be over."""
+        if copy.timer is not None:
+            copy.timer.cancel()
+            self._delay_over(copy)
 
     def _delay_over(self, copy: Copy) -> None:
         copy.timer = None
@@ -326,11 +351,19 @@ class LeaderFetcher:
                     self._limits.timeout_ms / 1000, self._watch, self._in_flight[0]
                 )
 
+    def _throttled_ms(self, now_ms: int) -> int:
+        rate = self._broker.config["follower.replication.throttled.rate"]
+        return self._broker.replicas.follower_throttle.wait_ms(rate, now_ms)
+
     def _request(self) -> m.FetchRequest:
         R, limits, number = m.FetchRequest, self._limits, self._requests
         topics: dict[bytes, Any] = {}
-        for copy in self._named:
+        now_ms = self._runtime.clock.monotonic_ms()
+        for copy in list(self._named):
             partition, log = copy.partition, copy.partition.log
+            if partition.follower_throttled and copy.behind and (wait_ms := self._throttled_ms(now_ms)):
+                self._delay(copy, min(wait_ms, THROTTLED_MS_MAX))
+                continue
             topic = topics.get(partition.topic_id)
             if topic is None:
                 topic = topics[partition.topic_id] = R.FetchTopic(topic_id=partition.topic_id)
@@ -340,7 +373,7 @@ class LeaderFetcher:
             copy.log_start = log.log_start_offset
             topic.partitions.append(
                 R.FetchPartition(
-                    partition.index, copy.leader_epoch, log.end_offset, log.epochs.latest_epoch, copy.log_start,
+                    partition.index, copy.leader_epoch, copy.next_offset, copy.last_epoch, copy.log_start,
                     limits.partition_bytes,
                 )
             )  # fmt: skip
@@ -422,6 +455,9 @@ class LeaderFetcher:
             own_epoch, own_end = log.epochs.end_offset_for(diverging.epoch, log.end_offset)
             cut.append((copy, cut_offset(diverging.epoch, diverging.end_offset, own_epoch, own_end, log.end_offset)))
             return
+        if log.holes:
+            self._mend(copy, row.high_watermark, cut)
+            return
         copy.backoff_ms = BACKOFF_MS
         records = row.records
         try:
@@ -435,6 +471,11 @@ class LeaderFetcher:
                     self._named[copy] = None
                 elif copy not in self._named and copy not in self._unsynced:
                     self._delay(copy)  # nothing in it was of use, and would be the next time
+                if partition.follower_throttled:
+                    rate = self._broker.config["follower.replication.throttled.rate"]
+                    now_ms = self._runtime.clock.monotonic_ms()
+                    self._broker.replicas.follower_throttle.take(len(records), rate, now_ms)
+            copy.behind = row.high_watermark > log.end_offset
             partition.leader_told(row.high_watermark, row.log_start_offset)
         except KafkaError as error:
             logger.error("%s: what broker %d sent is refused: %s", partition, self.leader_id, error)
@@ -457,6 +498,20 @@ class LeaderFetcher:
 
     # ---- truncation
 
+    def _mend(self, copy: Copy, high_watermark: int, cut: list[tuple[Copy, int]]) -> None:
+        """Damage was set aside here: all from there on is copied anew, once this replica is not counted on for it.
+
+        The offset asked for has told the leader what is missing; it takes this replica out of the ISR. To cut before
+        that could have it elected without records that are committed.
+        """
+        partition = copy.partition
+        known = self._broker.image.partition(*copy.key)
+        if high_watermark <= copy.next_offset or known is None or self._broker.node_id not in known.isr:
+            logger.warning("%s: copied anew from %d, where it is damaged", partition, copy.next_offset)
+            cut.append((copy, copy.next_offset))
+        else:
+            self._delay(copy)
+
     def _cut(self, cuts: list[tuple[Copy, int]]) -> None:
         """Drop what these replicas have and their leader does not."""
         logs = self._broker.logs
@@ -473,8 +528,7 @@ class LeaderFetcher:
                 # Before anything else is written there: what the checkpoint vouches for must not become other bytes.
                 plan.run()
         except OSError as error:
-            for copy, _ in cuts:
-                self._broker.dir_failed(copy.partition.log, error)
+            self._broker.dir_failed(cuts[0][0].partition.log, error)
             return
         for copy, _ in cuts:
             copy.partition.truncated()
@@ -584,6 +638,11 @@ class Fetchers:
         self._where[key] = fetcher
         fetcher.add(partition)
         fetcher.retry_now()
+
+    def isr_changed(self, partition: Partition) -> None:
+        """Who is in sync is news for a replica that waits to be counted on no longer."""
+        if partition.log.holes and isinstance(partition.copying, Copy):
+            partition.copying.fetcher.retry_copy(partition.copying)
 
     def unfollow(self, partition: Partition) -> None:
         self._leave((partition.topic_id, partition.index), None)

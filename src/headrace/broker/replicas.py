@@ -13,6 +13,7 @@ from headrace.metadata.delta import Delta, PartitionChange
 from headrace.metadata.directories import is_reserved
 from headrace.metadata.image import NO_LEADER, TOPIC_CONFIG, Image
 from headrace.metadata.image import Partition as Assignment
+from headrace.replication.throttle import Throttle
 from headrace.storage.log import Log
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Replicas:
         self.by_id: dict[bytes, dict[int, Partition]] = {}
         self._unassigned: dict[tuple[bytes, int], bytes] = {}
         """Directories of replicas that the metadata does not know of yet."""
+        self.leader_throttle = Throttle()
+        self.follower_throttle = Throttle()
         self.fetchers = Fetchers(broker)
         self.isr = IsrChanges(broker)
         environment.monotonic_ms = broker.runtime.clock.monotonic_ms
@@ -196,7 +199,8 @@ class Replicas:
 
     def _follow(self, partition: Partition, assigned: Assignment) -> None:
         if partition.leader_epoch == assigned.leader_epoch and partition.leader is None and partition.copying is not None:
-            return  # the same leader, only its ISR has changed
+            self.fetchers.isr_changed(partition)
+            return  # the same leader
         partition.become_follower(assigned.leader, assigned.leader_epoch)
         if assigned.leader == NO_LEADER or partition.failed:
             self.fetchers.unfollow(partition)

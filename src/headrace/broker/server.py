@@ -268,6 +268,7 @@ class Broker:
         for connection in self._client_connections():
             connection.finish()
         await self._drain()
+        self.replicas.close()
         self.maintenance.stop()
         self._gc_watch.stop()
         if self._metrics_server is not None:

@@ -365,7 +365,7 @@ class FetchWaiter:
         if self._done:
             return
         try:
-            if partition.leader is not None or partition.copying is not None:
+            if partition.in_use:
                 now = self._estimate(partition, self._targets[partition])
                 self._total += now - self._available[partition]
                 self._available[partition] = now

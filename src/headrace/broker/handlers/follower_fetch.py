@@ -73,6 +73,10 @@ class Row:
         if session.prompt and session.waiter is not None:
             session.waiter.wake()
 
+    @property
+    def live_replica(self) -> int:
+        return self.session.replica_id if self.session.waiter is not None else -1
+
     def watch(self, partition: Partition | None) -> None:
         if self.partition is not None:
             self.partition.watchers.pop(self, None)
@@ -281,6 +285,9 @@ class FollowerFetches:
             partition.follower_fetched(session.replica_id, row.offset, row.log_start, session.replica_epoch, now_ms)
             self._replicas.isr.consider(partition, session.replica_id)
         length = 0
+        if piece is not None and partition.leader_throttled and not self._may_send(session, leader.isr, piece, now_ms):
+            piece.release()
+            piece = None
         if piece is not None:
             length = piece.length
             left -= length
@@ -293,6 +300,8 @@ class FollowerFetches:
         high_watermark, log_start = leader.high_watermark, log.log_start_offset
         if log_start != row.told_log_start and row.told_log_start >= 0:
             gathered.enough = True  # DeleteRecords waits until all replicas have heard of it
+        elif session.prompt and high_watermark != row.told_high_watermark:
+            gathered.enough = True
         if length or high_watermark != row.told_high_watermark or log_start != row.told_log_start:
             gathered.results.append(
                 (row, (row.index, 0, high_watermark, partition.last_stable_offset, log_start, length, None, -1, None))
@@ -300,6 +309,15 @@ class FollowerFetches:
         elif row.offset >= log.end_offset:
             del session.dirty[row]
         return left
+
+    def _may_send(self, session: FollowerSession, isr: Iterable[int], piece: Slice, now_ms: int) -> bool:
+        """Throttled replicas wait their turn, unless acks=all waits for them. What is put off is found again later."""
+        rate = self._broker.config["leader.replication.throttled.rate"]
+        throttle = self._replicas.leader_throttle
+        if session.replica_id not in isr and throttle.wait_ms(rate, now_ms):
+            return False
+        throttle.take(piece.length, rate, now_ms)
+        return True
 
     def _failure(self, row: Row, error: KafkaError) -> FetchResult:
         detail = None

@@ -4,6 +4,7 @@ ListOffsets v1-11. v4: leader epochs. v7: -3, max timestamp. v8: -4, earliest lo
 v11: -6, earliest pending upload. OffsetForLeaderEpoch v2-4. DeleteRecords v0-2.
 """
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,7 @@ async def delete_records(
 ) -> m.DeleteRecordsResponse:
     R = m.DeleteRecordsResponse
     response = R()
-    changed = False
+    cut: list[tuple[Any, Partition, int]] = []
     topics: dict[str, dict[int, Any]] = {}
     for topic in message.topics:
         # Named twice, a partition is cut once, at the offset named last.
@@ -134,14 +135,14 @@ async def delete_records(
         for index, asked in partitions.items():
             result = R.DeleteRecordsPartitionResult(partition_index=index, low_watermark=-1)
             try:
-                result.low_watermark = _delete_up_to(broker, name, asked)
-                changed = True
+                partition, offset = _delete_up_to(broker, name, asked)
+                cut.append((result, partition, offset))
             except KafkaError as error:
                 result.error_code = error.error
             results.append(result)
         if results:
             response.topics.append(R.DeleteRecordsTopicResult(name=name, partitions=results))
-    if changed:
+    if cut:
         # Before the answer: deleted records must not come back after a crash.
         try:
             await broker.node.save_log_starts()
@@ -149,10 +150,47 @@ async def delete_records(
             logger.error("log start offsets cannot be saved: %s", error)
             for row in (row for topic in response.topics for row in topic.partitions if not row.error_code):
                 row.error_code, row.low_watermark = Err.KAFKA_STORAGE_ERROR, -1
+            return response
+        await _followed(broker, cut, message.timeout_ms)
     return response
 
 
-def _delete_up_to(broker: "Broker", topic: str, asked: Any) -> int:
+async def _followed(broker: "Broker", cut: list[tuple[Any, Partition, int]], timeout_ms: int) -> None:
+    """Wait until every live replica has deleted as much: whoever leads next must not bring records back."""
+    deadline_ms = broker.runtime.clock.monotonic_ms() + max(0, timeout_ms)
+    for row, partition, offset in cut:
+        low = _low_watermark(broker, partition)
+        while low is not None and low < offset:
+            left_ms = deadline_ms - broker.runtime.clock.monotonic_ms()
+            heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            partition.start_waiters.append(lambda heard=heard: heard.done() or heard.set_result(None))  # type: ignore[misc]
+            try:
+                async with asyncio.timeout(left_ms / 1000):
+                    await heard
+            except TimeoutError:
+                break
+            low = _low_watermark(broker, partition)
+        if low is None:
+            row.error_code = Err.NOT_LEADER_OR_FOLLOWER
+        else:
+            row.low_watermark = low
+            row.error_code = Err.NONE if low >= offset else Err.REQUEST_TIMED_OUT
+
+
+def _low_watermark(broker: "Broker", partition: Partition) -> int | None:
+    """Where the log of the replica begins that begins first, of all that live; None when others lead by now."""
+    if partition.leader is None:
+        return None
+    brokers = broker.image.brokers
+    starts = [
+        follower.log_start_offset
+        for follower in partition.leader.followers.values()
+        if follower.node_id in brokers and not brokers[follower.node_id].fenced
+    ]
+    return min([partition.log.log_start_offset, *starts])
+
+
+def _delete_up_to(broker: "Broker", topic: str, asked: Any) -> tuple[Partition, int]:
     if topic in INTERNAL:
         raise KafkaError(Err.INVALID_TOPIC_EXCEPTION, f"{topic} is kept by the broker")
     partition: Partition = broker.replicas.leader(topic, asked.partition_index)
@@ -162,5 +200,5 @@ def _delete_up_to(broker: "Broker", topic: str, asked: Any) -> int:
     offset = high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
     if not 0 <= offset <= high_watermark:
         raise KafkaError(Err.OFFSET_OUT_OF_RANGE)
-    partition.log.advance_log_start(offset)
-    return partition.log.log_start_offset
+    partition.delete_up_to(offset)
+    return partition, offset

@@ -24,6 +24,7 @@ from headrace.protocol.primitives import ProtocolError
 from headrace.records.batch import HEADER_BYTES, NotOneBatch, require_one_batch
 from headrace.records.compression import Codec
 from headrace.records.layout import ATTRIBUTES_AT, CODEC_MASK, MAGIC_AT, TRANSACTIONAL
+from headrace.replication.partition import LeaderState
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -34,6 +35,8 @@ ZSTD_SINCE, HINTS_SINCE = 7, 10
 """Versions from which clients understand these."""
 
 Results = list[tuple[str | bytes, list[ProduceResult]]]
+Waiting = tuple[Partition, int, LeaderState, list[ProduceResult], int]
+"""(partition, end offset of what was appended, who led it then, the answers of its topic, its place among them)."""
 
 
 class ProduceHandler:
@@ -51,7 +54,7 @@ class ProduceHandler:
             return self._refuse_all(request, topics, KafkaError(Err.INVALID_REQUIRED_ACKS))
         wait_for_commit = acks == -1
         results: Results = []
-        waiting: list[tuple[Partition, int, int, list[ProduceResult], int]] | None = None
+        waiting: list[Waiting] | None = None
         failed = False
         for topic, partitions in topics:
             hosted = (self._by_id if version >= 13 else self._by_name).get(topic)  # type: ignore[arg-type]
@@ -76,7 +79,7 @@ class ProduceHandler:
                 if wait_for_commit and partition.leader.high_watermark < end_offset:  # type: ignore[union-attr]
                     if waiting is None:
                         waiting = []
-                    waiting.append((partition, end_offset, partition.leader_epoch, answers, len(answers)))
+                    waiting.append((partition, end_offset, partition.leader, answers, len(answers)))  # type: ignore[arg-type]
                 answers.append((index, 0, base_offset, append_time, partition.log.log_start_offset, None))
         if acks == 0:
             if failed:
@@ -173,7 +176,7 @@ class ProduceWaiter:
         handler: ProduceHandler,
         request: Request,
         results: Results,
-        waiting: list[tuple[Partition, int, int, list[ProduceResult], int]],
+        waiting: list[Waiting],
     ) -> None:
         self.bucket: Bucket | None = None
         self._handler = handler
@@ -186,8 +189,8 @@ class ProduceWaiter:
 
     def look_again(self) -> None:
         """A disk that failed under a later partition of the request may have taken earlier ones with it."""
-        for partition, _, leader_epoch, _, _ in self._waiting:
-            if partition.leader is None or partition.leader_epoch != leader_epoch:
+        for partition, _, leader, _, _ in self._waiting:
+            if partition.leader is not leader:
                 self.committed()
 
     def committed(self) -> None:
@@ -201,14 +204,17 @@ class ProduceWaiter:
         self._finish()
 
     def _finish(self) -> None:
-        for partition, end_offset, leader_epoch, answers, position in self._waiting:
-            leader = partition.leader
+        for partition, end_offset, leader, answers, position in self._waiting:
             index = partition.index
-            # The offset alone proves nothing: another leader may have put other records there.
-            if leader is None or partition.leader_epoch != leader_epoch:
+            # The offset alone proves nothing: another leader may have put other records there. As long as this node
+            # leads, in whatever epoch, nobody has.
+            if partition.leader is not leader:
                 error = Err.KAFKA_STORAGE_ERROR if partition.failed else Err.NOT_LEADER_OR_FOLLOWER
                 detail = ProduceDetail(leader=LeaderHint(partition.leader_id, partition.leader_epoch))
                 answers[position] = (index, error, -1, -1, -1, detail)
             elif leader.high_watermark < end_offset:
                 answers[position] = (index, Err.REQUEST_TIMED_OUT, -1, -1, -1, None)
+            elif leader.too_few:
+                # Committed, and since then too few are in sync to call it safe.
+                answers[position] = (index, Err.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1, -1, -1, None)
         self._handler.answered(self._request, self._results)
