@@ -55,10 +55,10 @@ class Load(Protocol):
 class _Writer:
     """A thread that writes until told to stop, then waits for every acknowledgement."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, name: str = "w", acks: str = "all") -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int, name: str = "w", **settings: Any) -> None:
         self.bootstrap, self.topic, self.partitions = bootstrap, topic, partitions
         self.name = name
-        self.acks = acks
+        self.settings = settings
         self.book = Book()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"writer {name}")
@@ -106,8 +106,8 @@ class _Writer:
 class ConfluentWriter(_Writer):
     def _write(self) -> None:
         producer = confluent.Producer(
-            {"bootstrap.servers": self.bootstrap, "acks": self.acks, "enable.idempotence": self.acks == "all", "linger.ms": 1,
-             "log_level": 0, "message.timeout.ms": 60_000}
+            {"bootstrap.servers": self.bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 1,
+             "log_level": 0, "message.timeout.ms": 60_000, **self.settings}
         )  # fmt: skip
 
         def delivered(error: Any, message: Any) -> None:

@@ -64,7 +64,12 @@ def test_kill_9_of_the_controller_under_load(cluster: TestCluster) -> None:
 
 def test_a_frozen_leader_is_replaced_and_follows_when_it_wakes(cluster: TestCluster) -> None:
     cluster.create_topic("frozen", 1, 3)
-    with Reader(cluster.bootstrap, "frozen", 1) as reader, ConfluentWriter(cluster.bootstrap, "frozen", 1) as writer:
+    # A client waits half a minute for an answer to what it sent; from a frozen broker none comes.
+    patience = {"request.timeout.ms": 2_000, "socket.timeout.ms": 2_000}
+    with (
+        Reader(cluster.bootstrap, "frozen", 1) as reader,
+        ConfluentWriter(cluster.bootstrap, "frozen", 1, **patience) as writer,
+    ):
         writer.wait_acked(SOME)
         victim = cluster.leader_of("frozen")
         cluster.freeze(victim)

@@ -36,9 +36,14 @@ class Peers:
         opening = self._opening.get(key)
         if opening is None:
             opening = self._opening[key] = asyncio.create_task(self._open(key), name=f"connect to {address[0]}:{address[1]}")
-            opening.add_done_callback(lambda _: self._opening.pop(key, None))
+            opening.add_done_callback(lambda done: self._opened(key, done))
         # Others may wait for the same attempt: one of them that gives up must not end it for all.
         return await asyncio.shield(opening)
+
+    def _opened(self, key: tuple[Address, str], done: "asyncio.Task[Connection]") -> None:
+        self._opening.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # whoever waited has it, but all may have given up meanwhile
 
     async def _open(self, key: tuple[Address, str]) -> Connection:
         (host, port), _ = key

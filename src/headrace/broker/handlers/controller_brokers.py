@@ -45,6 +45,9 @@ async def broker_heartbeat(
     controller.heard_of(message.broker_id, message.broker_epoch, caller, message.current_metadata_offset)
     if committed is not None:
         await committed
+    if reply.state is BrokerState.SHUTDOWN_NOW:
+        # It goes now: whoever starts under this id next need not wait until this one has been silent for long.
+        controller.forget(message.broker_id)
     return m.BrokerHeartbeatResponse(
         is_caught_up=reply.is_caught_up,
         is_fenced=reply.is_fenced,
