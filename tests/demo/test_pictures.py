@@ -110,7 +110,7 @@ def test_lines_stay_inside_their_frame():
     chart = line_chart({"a": [(0, 0), (30, 7), (60, 3)]}, unit="x", marks=[(30, "kill -9"), (99, "later")])
     (path,) = re.findall(r'points="([^"]+)"', chart)
     points = [tuple(map(float, pair.split(","))) for pair in path.split()]
-    assert all(64 <= x <= 844 and 14 <= y <= 210 for x, y in points)
+    assert all(64 <= x <= 838 and 14 <= y <= 210 for x, y in points)
     assert chart.count('class="m"') == 1
 
 

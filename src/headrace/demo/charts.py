@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT = 860, 240
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 30
+LEFT, RIGHT, TOP, BOTTOM = 64, 22, 14, 30
+DOTS_MAX = 60
+"""Up to so many points of a line are marked: each is something that happened."""
 PALETTE = ("#2563eb", "#d97706", "#059669", "#db2777", "#7c3aed", "#0891b2", "#65a30d")
 
 Points = Sequence[tuple[float, float]]
@@ -20,6 +22,8 @@ def line_chart(series: Mapping[str, Points], *, unit: str, marks: Sequence[tuple
     parts = [*_frame(top, unit), *_seconds(right), *_marks(marks, right)]
     for (name, line), colour in zip(series.items(), PALETTE * len(series)):
         path = " ".join(f"{_x(x, right):.1f},{_y(y, top):.1f}" for x, y in line)
+        if len(line) <= DOTS_MAX:
+            parts += [f'<circle cx="{_x(x, right):.1f}" cy="{_y(y, top):.1f}" r="2.6" fill="{colour}"/>' for x, y in line]
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"><title>{escape(name)}</title></polyline>')
     return _svg(parts) + _legend(list(series))
 

@@ -5,8 +5,11 @@ does: a demo that dies leaves no Spark behind. `clean`, `reject` and `sell` are 
 """
 
 import json
+import os
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +29,16 @@ TABLE = "window_ms bigint, category string, events bigint, orders bigint, cents 
 TRIGGER = "2 seconds"
 TRIGGER_REJECTS = "4 seconds"
 RESTARTS_MAX = 3
+ORPHAN_S = 0.5
 
 TO_PARQUET, TO_TOPIC, TO_REJECTS = "sales", "publish", "rejects"
 FROM_TOPIC = (TO_PARQUET, TO_REJECTS)
 """The queries that read the feed; `publish` reads the table, so that windows are computed once."""
+
+
+def group_of(query: str) -> str:
+    """The group under which a query's progress can be seen by every lag tool."""
+    return f"spark-{query}"
 
 
 # -- the pipeline
@@ -145,7 +154,7 @@ class Job:
             .option("kafka.bootstrap.servers", self._options["bootstrap"])
             .option("subscribe", self._options["events"])
             .option("startingOffsets", "earliest")
-            .option("kafka.group.id", f"spark-{name}")
+            .option("kafka.group.id", group_of(name))
         )
         return judge(raw.load())
 
@@ -187,6 +196,15 @@ def listen(spark: "SparkSession", say: Callable[..., None]) -> None:
     spark.streams.addListener(Listener())
 
 
+def await_end(ended: threading.Event, parent: int) -> None:
+    """Stdin ends when the demo asks for the end, and when it is killed: then nobody waits for an orderly one."""
+    sys.stdin.buffer.read()
+    ended.set()
+    time.sleep(ORPHAN_S)
+    if os.getppid() != parent and os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+
+
 def main() -> int:
     options = json.loads(sys.argv[1])
     lock = threading.Lock()
@@ -199,12 +217,7 @@ def main() -> int:
     from headrace.spark.session import spark_session
 
     ended = threading.Event()
-
-    def await_end() -> None:
-        sys.stdin.buffer.read()
-        ended.set()
-
-    threading.Thread(target=await_end, daemon=True).start()
+    threading.Thread(target=await_end, args=(ended, os.getppid()), daemon=True).start()
     conf = {
         "spark.sql.shuffle.partitions": "2",
         # Everything that Spark puts aside goes where the demo removes it, also after a kill -9.

@@ -89,6 +89,11 @@ class Run:
             await self.play()
             expected = await self.drain()
             return await self.judge(expected)
+        except asyncio.CancelledError:
+            # All that Spark has written goes with the folder: there is nothing for it to finish.
+            if self.spark is not None:
+                self.spark.kill()
+            raise
         finally:
             await self.tear_down()
 
@@ -121,7 +126,8 @@ class Run:
         self.feed = Feed(brokers.bootstrap, EVENTS, PARTITIONS, shop)
         self._feeding = asyncio.create_task(self.feed.run(), name="feed")
         self._watch(sample(status, self.feed, self.groups))
-        self._watch(watch_lag(status, brokers.bootstrap, EVENTS))
+        queries = [job.group_of(name) for name in job.FROM_TOPIC] if self.spark is not None else []
+        self._watch(watch_lag(status, brokers.bootstrap, EVENTS, [QUEUE, *SUBSCRIBERS, *queries]))
         self._watch(watch_windows(status, brokers.bootstrap, SALES))
 
     async def _start_spark(self) -> None:
@@ -235,8 +241,7 @@ class Run:
             await self.spark.stop()
         ends = self.feed.ledger.ends
         await self._until(lambda: all(group.has_all(ends) for group in self.groups), "the groups have read the last event")
-        for group in self.groups:
-            await group.leave()
+        await asyncio.gather(*(group.leave() for group in self.groups))
         return expected
 
     async def _until(self, ready: Callable[[], bool], what: str) -> None:

@@ -27,7 +27,7 @@ async def sample(status: Status, feed: Feed, groups: list[Group]) -> None:
         status.sent, status.kinds, status.slowest_s = feed.acknowledged, feed.kinds, feed.slowest_s
         status.stalled_s = time.monotonic() - feed.waiting_since_s if feed.waiting_since_s is not None else 0.0
         status.rate = per_second(sent[-8:])
-        status.rates.append((now_s, per_second(sent[-3:], SAMPLE_S)))
+        status.rates.append((now_s, per_second(sent[-2:])))
         for group in groups:
             group.check()
             series = got[group.name]
@@ -38,18 +38,18 @@ async def sample(status: Status, feed: Feed, groups: list[Group]) -> None:
         await asyncio.sleep(SAMPLE_S)
 
 
-async def watch_lag(status: Status, bootstrap: str, topic: str) -> None:
-    """The lag of every group that reads the topic, as the brokers tell it; Spark's queries are groups too."""
+async def watch_lag(status: Status, bootstrap: str, topic: str, group_ids: list[str]) -> None:
+    """The lag of the groups that read the topic, as the brokers tell it; Spark's queries are groups too."""
     async with Admin(bootstrap, client_id="demo-lag", retry_timeout_s=2.0) as admin:
         groups = Groups(admin)
         while True:
             try:
                 ends = {index: found.offset for index, found in (await admin.list_offsets(topic)).items()}
-                for listed in await groups.list_groups():
-                    committed = await groups.committed(listed.group_id)
+                for group_id in group_ids:
+                    committed = await groups.committed(group_id)
                     mine = {index: row.offset for (name, index), row in committed.items() if name == topic}
                     if mine:
-                        _note_lag(status, listed.group_id, ends, mine)
+                        _note_lag(status, group_id, ends, mine)
             except ClientError:
                 # A broker is away, as it is meant to be for a while: the last figures stand.
                 await asyncio.sleep(AGAIN_S)

@@ -1,0 +1,109 @@
+"""The demo as its users start it: it ends well, by itself or by Ctrl-C, and leaves nothing behind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "headrace", "demo", *words],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+    )  # fmt: skip
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of processes that were given the folder: brokers, Spark's driver, its JVM and Python workers."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"TMPDIR={folder}".encode() in path.read_bytes().split(b"\0"):
+                found.append(path.with_name("cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200])
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(ready: Callable[[], bool], limit_s: float = 30.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if text in line:
+            return seen
+    raise AssertionError(f"no {text!r} in:\n{seen}")
+
+
+def test_the_whole_job_keeps_every_promise_through_a_kill(tmp_path):
+    pytest.importorskip("pyspark")
+    report = tmp_path / "out.html"
+    process = start(tmp_path, "--for", "16s", "--rate", "300", "--report", str(report))
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert "kill -9 of broker" in output and "All is right" in output
+    kept = re.findall(r"kept +(.+?):", output)
+    assert kept == [
+        "group order-queue", "group audit-log", "group recommender", "windows in the topic shop-revenue",
+        "windows in Parquet, exactly once", "rejects in the topic",
+    ]  # fmt: skip
+    text = report.read_text()
+    assert text.count("<svg") == 4 and "Every event is accounted for." in text
+    assert list(tmp_path.iterdir()) == [report]
+    wait_until(lambda: not processes_of(tmp_path), 5.0)
+
+
+def test_without_spark_the_rest_is_shown_and_checked(tmp_path):
+    process = start(tmp_path, "--no-spark", "--for", "5s", "--rate", "200")
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert output.count("kept") == 3 and "left out" in output and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("moment", ["ready on", "Spark: starting", "running"])
+def test_ctrl_c_ends_everything_at_any_moment(tmp_path, moment):
+    process = start(tmp_path, "--for", "60s", "--rate", "200")
+    seen = read_until(process, moment)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, seen + output
+    assert "Traceback" not in output and not list(tmp_path.iterdir())
+    # Spark's Python workers end by themselves when their JVM is gone, a moment later.
+    wait_until(lambda: not processes_of(tmp_path), 5.0)
+
+
+def test_a_killed_demo_leaves_no_process_behind(tmp_path):
+    process = start(tmp_path, "--for", "60s", "--rate", "200")
+    read_until(process, "running")
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not processes_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "words,message",
+    [
+        (["--for", "soon"], "--for soon: write a time such as 60s, 5m or 1h"),
+        (["--for", "0s"], "--for 0s: write a time"),
+        (["--report", "/no/such/folder/out.html"], "there is no folder /no/such/folder"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(tmp_path, words, message):
+    output, _ = (process := start(tmp_path, *words)).communicate()
+    assert process.returncode == 1 and message in output and "Traceback" not in output and not list(tmp_path.iterdir())
