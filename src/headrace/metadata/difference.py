@@ -6,8 +6,10 @@ A follower that was away for long loads a snapshot; what it had known and the sn
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.metadata.delta import Delta, TopicDraft
+from headrace.metadata.delta import Delta
 from headrace.metadata.image import Image
+from headrace.metadata.snapshot import partition_record
+from headrace.protocol import messages as m
 
 
 def difference(old: Image, new: Image) -> Delta:
@@ -18,10 +20,11 @@ def difference(old: Image, new: Image) -> Delta:
         delta.features = dict(new.features)
     delta.brokers.update(_changes(old.brokers, new.brokers, None))
     delta.controllers.update({i: c for i, c in new.controllers.items() if old.controllers.get(i) != c})
-    for resource, configs in _changes(old.configs, new.configs, {}).items():
-        delta.configs[resource] = dict(configs)
-    for entity, quotas in _changes(old.quotas, new.quotas, {}).items():
-        delta.quotas[entity] = dict(quotas)
+    # Deleted topics took their configuration with them, also where another topic now has the name.
+    for resource in [*delta.configs, *_changes(old.configs, new.configs, None)]:
+        delta.configs[resource] = dict(new.configs.get(resource, {}))
+    for entity in _changes(old.quotas, new.quotas, None):
+        delta.quotas[entity] = dict(new.quotas.get(entity, {}))
     delta.acls.update(_changes(old.acls, new.acls, None))
     delta.scrams.update(_changes(old.scrams, new.scrams, None))
     delta.tokens.update(_changes(old.tokens, new.tokens, None))
@@ -39,18 +42,15 @@ def _changes(old: Mapping[Any, Any], new: Mapping[Any, Any], gone: Any) -> dict[
 
 
 def _topics(delta: Delta, old: Image, new: Image) -> None:
-    for topic_id, topic in old.topics.items():
+    for topic_id in old.topics:
         if topic_id not in new.topics:
-            delta.topics_deleted[topic_id] = topic
-            delta.names[topic.name] = None
+            delta.remove_topic(m.RemoveTopicRecord(topic_id=topic_id))
     for topic_id, topic in new.topics.items():
         base = old.topics.get(topic_id)
-        if base is topic:
-            continue
-        draft = TopicDraft(topic_id, topic.name, base)
-        known = base.partitions if base is not None else {}
-        draft.changed.update((n, p) for n, p in topic.partitions.items() if known.get(n) != p)
         if base is None:
-            delta.names[topic.name] = topic_id
-        if base is None or draft.changed:
-            delta.drafts[topic_id] = draft
+            delta.topic(m.TopicRecord(name=topic.name, topic_id=topic_id))
+        known = base.partitions if base is not None else {}
+        for number, partition in topic.partitions.items():
+            if known.get(number) != partition:
+                record, _ = partition_record(partition, topic_id, number, new.metadata_version)
+                delta.partition(record)

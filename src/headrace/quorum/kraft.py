@@ -1,11 +1,13 @@
-"""The metadata log of a cluster with one controller: written, synced, applied, told.
+"""The metadata log of a cluster, replicated by consensus: written by the leader, committed by a majority, applied by all.
 
-Group commit: appends that arrive while a sync runs are committed together by the next one. A record is committed, and
-`image` has it, once it is on the disk; `tip` has it as soon as it is written, so that the next decision sees it.
-Snapshots bound what a restart has to replay. All calls are made on the loop.
+Group commit: appends that arrive while a sync runs are synced together by the next one. A record is committed, and
+`image` has it, once a majority of the voters has it on disk; with one voter, once this node has. The leader's `tip` has
+it as soon as it is written, so that the next decision sees it. Snapshots bound what a restart has to replay. All calls
+are made on the loop.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ from headrace.clock import Clock
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.metadata.delta import Delta
+from headrace.metadata.difference import difference
 from headrace.metadata.image import Image
 from headrace.metadata.loader import Loader
 from headrace.metadata.outcome import Outcome
@@ -22,15 +25,37 @@ from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.quorum import Address, LeadershipListener, Listener, Network, QuorumError
 from headrace.quorum.cleaning import SnapshotKeeper, SnapshotLimits
+from headrace.quorum.downloading import finish, store_chunk
+from headrace.quorum.driver import Driver
 from headrace.quorum.folder import Identity, Layout, read_bootstrap
-from headrace.quorum.loading import Loaded, load
-from headrace.quorum.snapshots import Voter, voters_record
-from headrace.quorum.state import ElectionState, write_state
+from headrace.quorum.loading import Applied, Loaded, apply_log, check_features, load
+from headrace.quorum.metadata_log import Damaged, encode_control_records
+from headrace.quorum.serving import QuorumFacts, Server, VoterFacts, facts_of
+from headrace.quorum.snapshots import Snapshot, SnapshotId, Voter
+from headrace.quorum.state import write_state
+from headrace.raft.messages import (
+    AppendControl,
+    Appended,
+    AppendFetched,
+    Durable,
+    PeerGone,
+    Rejected,
+    Resign,
+    StoreChunk,
+    Stored,
+    Truncate,
+)
+from headrace.raft.node import RaftNode
+from headrace.raft.types import NOBODY, Election, RaftOptions, ReplicaKey
+from headrace.raft.voters import VoterSet
 from headrace.records.builder import BatchBuilder
-from headrace.records.control import ControlType, encode_control
 from headrace.records.layout import read_header
 from headrace.storage.files import Disk
 from headrace.storage.manager import METADATA_FOLDER
+
+__all__ = ["KraftOptions", "KraftQuorum", "QuorumFacts", "VoterFacts", "open_quorum"]
+
+logger = logging.getLogger("headrace.quorum")
 
 BATCH_BYTES_MAX = 8 << 20
 """As Kafka's quorum: a follower has to take a batch whole."""
@@ -59,36 +84,19 @@ class KraftOptions(NamedTuple):
     """controller.quorum.auto.join.enable: a controller without a vote asks for one."""
 
 
-class VoterFacts(NamedTuple):
-    id: int
-    directory_id: bytes
-    log_end_offset: int
-    endpoints: tuple[tuple[str, str, int], ...]
-
-
-class QuorumFacts(NamedTuple):
-    """What DescribeQuorum tells."""
-
-    leader_id: int
-    leader_epoch: int
-    high_watermark: int
-    voters: tuple[VoterFacts, ...]
-    observers: tuple[VoterFacts, ...]
-
-
 class _Pending(NamedTuple):
-    """A batch that is written and not yet committed."""
+    """A batch that is written and not yet committed. `loader` is the state after it."""
 
     base_offset: int
     end_offset: int
     size: int
     delta: Delta | None
-    image: Image
-    done: "asyncio.Future[int]"
+    loader: Loader
+    done: "asyncio.Future[int] | None"
 
 
 class KraftQuorum:
-    """See the module. Opened by `open_quorum`; `start` makes it the leader of a new epoch."""
+    """See the module. Opened by `open_quorum`; `start` lets it take part."""
 
     def __init__(
         self,
@@ -104,47 +112,61 @@ class KraftQuorum:
     ) -> None:
         self.identity = identity
         self.node_id = identity.node_id
-        self.log = loaded.log
-        self.leader_id = -1
-        self.leader_epoch = loaded.state.leader_epoch
-        self.kraft_version = loaded.kraft_version
-        self.voters = loaded.voters
+        self.log = loaded.log.log
         self.failed: Exception | None = None
         self.on_failure: Callable[[Exception], None] | None = None
         """Told once when the log can no longer be written: the node has to step down."""
         self._disk = disk
         self._layout = layout
-        self._loaded = loaded
-        self._loader = loaded.loader
-        self._image = loaded.loader.image
         self._clock = clock
         self._run_in_thread = run_in_thread
+        self._metadata_log = loaded.log
+        self._loader = loaded.loader
+        """After the last committed record that was applied, which ends at `_applied_end`."""
+        self._applied_end = loaded.applied_end
+        self._tip: Loader | None = None
+        """The leader's: after the last record written."""
+        self._pending: deque[_Pending] = deque()
         self._listeners: list[Listener] = []
         self._leadership_listeners: list[LeadershipListener] = []
-        self._active = False
-        self._pending: deque[_Pending] = deque()
+        self._told = (NOBODY, loaded.election.epoch, False)
+        self._active_from = -1
+        """All below it is older than this node's leadership, or what it began with: once applied, it may decide."""
         self._syncing: asyncio.Task[None] | None = None
         self._closed = False
+        self._caught_up: asyncio.Event = asyncio.Event()
+        self._new_leader: asyncio.Event = asyncio.Event()
         self._keeper = SnapshotKeeper(
             disk,
             self.log,
             options.limits,
-            loaded.snapshots,
+            loaded.log.snapshots,
             loaded.bytes_since_snapshot,
             clock,
             run_in_thread,
-            self._fail,
+            self.fail,
         )
+        self._metadata_log.snapshots = self._keeper.snapshots
+        node = RaftNode(
+            _raft_options(identity, layout, options),
+            self._metadata_log,
+            loaded.election,
+            clock.monotonic_ms(),
+            randrange or (lambda bound: 0),
+        )
+        self._node = node
+        self._driver = Driver(node, self, network, clock, self._save, identity.cluster_id)
+        self._server = Server(self._driver, self._metadata_log, identity.cluster_id, disk, clock, run_in_thread)
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
     @property
     def image(self) -> Image:
-        return self._image
+        return self._loader.image
 
     @property
     def tip(self) -> Image:
-        return self._loader.image
+        return self._tip.image if self._tip is not None else self._loader.image
 
     @property
     def next_offset(self) -> int:
@@ -152,30 +174,48 @@ class KraftQuorum:
 
     @property
     def high_watermark(self) -> int:
-        """With one voter, what is durable is committed."""
-        return self.log.durable_end
+        return self._node.high_watermark
+
+    @property
+    def leader_id(self) -> int:
+        if self.failed is not None:
+            return NOBODY
+        return self._node.leader_id
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._node.epoch
+
+    @property
+    def kraft_version(self) -> int:
+        return self._metadata_log.kraft_versions.last
+
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        return tuple(self._metadata_log.voters.last)
 
     @property
     def is_voter(self) -> bool:
-        return any(voter.id == self.node_id for voter in self.voters)
+        return self._node.is_voter
 
     @property
     def is_active(self) -> bool:
-        return self._active and self.failed is None and not self._closed
+        return (
+            self._tip is not None
+            and 0 <= self._active_from <= self._applied_end
+            and self.failed is None
+            and not self._closed
+        )
 
     def controller_address(self) -> tuple[int, str, int] | None:
-        for voter in self.voters:
-            if voter.id == self.leader_id and voter.endpoints:
-                _, host, port = voter.endpoints[0]
-                return voter.id, host, port
-        return None
+        leader_id = self.leader_id
+        if leader_id == NOBODY:
+            return None
+        address = self._node.address_of(leader_id, self._node.leader_endpoints)
+        return (leader_id, *address) if address is not None else None
 
     def facts(self) -> QuorumFacts:
-        voters = tuple(
-            VoterFacts(v.id, v.directory_id, self.log.end_offset if v.id == self.node_id else -1, v.endpoints)
-            for v in self.voters
-        )
-        return QuorumFacts(self.leader_id, self.leader_epoch, self.high_watermark, voters, ())
+        return facts_of(self._node, self._clock)
 
     def listen(self, listener: Listener) -> None:
         """From the next commit on. What is committed already is in `image`."""
@@ -185,72 +225,111 @@ class KraftQuorum:
         """From the next change on. What is known already: `leader_id`, `leader_epoch`, `is_active`."""
         self._leadership_listeners.append(listener)
 
-    def _leadership_changed(self) -> None:
-        for listener in self._leadership_listeners:
-            listener(self.leader_id, self.leader_epoch, self.is_active)
+    async def caught_up(self) -> None:
+        """Until `image` has all that was committed when this node joined: what it shows before may be long out of date."""
+        await self._caught_up.wait()
+        self._check_alive()
 
-    def peer_gone(self, node_id: int) -> None:
-        """With one voter there is nobody to wait for."""
-
-    async def serve(self, key: ApiKey, request: Any, version: int, peer: str) -> Any:
-        raise KafkaError(Err.UNSUPPORTED_VERSION, f"{key.name} is not served by a quorum of one")
-
-    # --- becoming leader ----------------------------------------------------------------------------------------------
+    # --- taking part --------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Lead a new epoch: on disk before anything is written in it. Ends what the last leader left undone."""
-        epoch = max(self.leader_epoch, self.log.epochs.latest_epoch, self._image.epoch, 0) + 1
-        state = ElectionState(leader_epoch=epoch, leader_id=self.node_id)
-        voter_ids = [voter.id for voter in self.voters]
-        await self._run_in_thread(
-            lambda: write_state(self._disk, self.log.path, state, self.kraft_version, voter_ids)
-        )
-        self.leader_epoch, self.leader_id = epoch, self.node_id
-        self._leadership_changed()
-        committed = self._append_control(self._first_control_records())
+        """Take part. A node that is the only voter leads when this returns; others learn who does by and by."""
+        self._driver.start()
+        if self._node.is_only_voter:
+            await self._caught_up.wait()
+            self._check_alive()
+
+    def _check_alive(self) -> None:
+        if self.failed is not None:
+            raise KafkaError(Err.KAFKA_STORAGE_ERROR, f"the metadata log has failed: {self.failed}")
+
+    def peer_gone(self, node_id: int) -> None:
+        self._driver.step(PeerGone(node_id))
+
+    async def serve(self, key: ApiKey, request: Any, version: int, peer: str) -> Any:
+        return await self._server.serve(key, request, version)
+
+    def node_changed(self) -> None:
+        """After each step of the node."""
+        if self.failed is not None:
+            return
+        try:
+            if self._tip is not None and self._node.leader is None:
+                self._stop_leading()
+            self._apply()
+            if self._tip is None and self._node.leader is not None and not self._closed:
+                self._start_leading()
+        except Exception as error:
+            # Metadata that cannot be replayed here was committed all the same: nothing can be built upon this image.
+            self.fail(error)
+            return
+        self._tell_leadership()
+        self._check_caught_up()
+
+    def _tell_leadership(self) -> None:
+        now = (self.leader_id, self.leader_epoch, self.is_active)
+        if now == self._told:
+            return
+        if now[:2] != self._told[:2]:
+            who = f"node {now[0]}" if now[0] != NOBODY else "nobody that is known"
+            logger.info("metadata quorum: %s leads epoch %d", who, now[1])
+        self._told = now
+        if self.leader_id not in (NOBODY, self.node_id):
+            self._new_leader.set()
+        for listener in self._leadership_listeners:
+            listener(*now)
+
+    def _check_caught_up(self) -> None:
+        if self._caught_up.is_set():
+            return
+        known = self._node.fetcher.leader_high_watermark
+        if self.is_active or (self._node.leader is None and 0 <= known <= self._applied_end):
+            self._caught_up.set()
+
+    def _start_leading(self) -> None:
+        """What the log holds beyond what is committed is part of every decision from here on, and ends unfinished work."""
+        tip = self._loader.copy()
+        self._tip = tip
+        for applied in apply_log(self.log, tip, self._applied_end, self.log.end_offset):
+            start = self._pending[-1].end_offset if self._pending else self._applied_end
+            after = tip.copy()
+            self._pending.append(
+                _Pending(start, applied.end_offset, applied.size, applied.delta, after, None)
+            )
         records = self._first_records()
         if records:
-            committed = self.append(records)
-        await committed
-        self._active = True
-        self._leadership_changed()
-
-    def _first_control_records(self) -> list[tuple[ControlType, Any]]:
-        voters = [m.LeaderChangeMessage.Voter(voter_id=voter.id) for voter in self.voters]
-        own = m.LeaderChangeMessage.Voter(voter_id=self.node_id)
-        change = m.LeaderChangeMessage(
-            version=0, leader_id=self.node_id, voters=voters, granting_voters=[own]
-        )
-        messages: list[tuple[ControlType, Any]] = [(ControlType.LEADER_CHANGE, change)]
-        if self.kraft_version == 0:
-            return messages
-        moved = self._with_own_endpoints()
-        if not self._loaded.voters_in_log:
-            version = m.KRaftVersionRecord(version=0, k_raft_version=self.kraft_version)
-            messages.append((ControlType.KRAFT_VERSION, version))
-        if not self._loaded.voters_in_log or moved != self.voters:
-            self.voters = moved
-            messages.append((ControlType.KRAFT_VOTERS, voters_record(moved)))
-        return messages
-
-    def _with_own_endpoints(self) -> tuple[Voter, ...]:
-        """The voters, with this node where its configuration now has it."""
-        own = self._layout.controller_endpoints
-        return tuple(
-            Voter(v.id, v.directory_id, own, v.kraft_versions) if v.id == self.node_id and own else v
-            for v in self.voters
-        )
+            try:
+                _quiet(self.append(records))
+            except KafkaError as error:
+                self.fail(error)
+                return
+        self._active_from = self.log.end_offset
 
     def _first_records(self) -> list[Record]:
+        assert self._tip is not None
         records: list[Record] = []
-        if self._loader.in_transaction:
+        if self._tip.in_transaction:
             records.append((m.AbortTransactionRecord(reason="a new leader took over"), 0))
-        image = self._loader.image
+        image = self._tip.image
         if not (image.features or image.brokers or image.topics):
             records.append((m.BeginTransactionRecord(name="Bootstrap records"), 0))
             records += read_bootstrap(self._disk, self._layout.metadata_log_dir)
             records.append((m.EndTransactionRecord(), 0))
         return records
+
+    def _stop_leading(self) -> None:
+        """Whether what is pending will be committed is up to another leader now."""
+        self._tip = None
+        self._active_from = -1
+        refusal = KafkaError(Err.NOT_CONTROLLER, "this node is no longer the active controller")
+        self._refuse_pending(refusal)
+
+    def _refuse_pending(self, refusal: KafkaError) -> None:
+        while self._pending:
+            done = self._pending.popleft().done
+            if done is not None and not done.done():
+                done.set_exception(refusal)
+                done.exception()  # whoever waits gets it; that nobody does is no error of its own
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -260,110 +339,218 @@ class KraftQuorum:
         Raises KafkaError, with nothing changed, when the batch cannot be written.
         """
         assert records, "an empty batch commits nothing"
-        self._check_writable()
+        tip = self._check_writable()
         now_ms = self._clock.wall_ms()
+        epoch = self._node.epoch
         base_offset = self.log.end_offset
-        builder = BatchBuilder(base_offset=base_offset, leader_epoch=self.leader_epoch)
+        builder = BatchBuilder(base_offset=base_offset, leader_epoch=epoch)
         for message, version in records:
             builder.append(now_ms, None, encode_record(message, version))
         if builder.size_bytes > BATCH_BYTES_MAX:
             raise KafkaError(
                 Err.RECORD_LIST_TOO_LARGE, f"{builder.size_bytes} bytes of changes in one request"
             )
-        loader = self._loader.copy()
-        delta = loader.load(records, base_offset, self.leader_epoch, now_ms)
-        done = self._write(builder.build(), delta, loader.image, now_ms)
-        self._loader = loader
+        loader = tip.copy()
+        delta = loader.load(records, base_offset, epoch, now_ms)
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._write(builder.build(), delta, loader, now_ms, done)
+        self._tip = loader
+        self._driver.step(Appended())
         return done
 
     async def write(self, decide: Callable[[Image], Outcome[Any]]) -> Any:
         """Decide on `tip` and append in one step; the response once all that it rests on is committed."""
-        self._check_writable()
-        outcome = decide(self.tip)
+        outcome = decide(self._check_writable().image)
         if outcome.records:
             await self.append(outcome.records)
         elif self._pending:
             # The decision may rest on what is not yet safe: "exists already" must not be said too early.
-            await asyncio.shield(self._pending[-1].done)
+            last = self._pending[-1]
+            if last.done is None:
+                self._pending[-1] = last = last._replace(done=asyncio.get_running_loop().create_future())
+            assert last.done is not None
+            await asyncio.shield(last.done)
         return outcome.response
 
-    def _append_control(self, messages: list[tuple[ControlType, Any]]) -> "asyncio.Future[int]":
-        now_ms = self._clock.wall_ms()
-        batch = encode_control(
-            messages, timestamp=now_ms, base_offset=self.log.end_offset, leader_epoch=self.leader_epoch
-        )
-        return self._write(batch, None, self._loader.image, now_ms)
-
-    def _check_writable(self) -> None:
-        if self.failed is not None:
-            raise KafkaError(Err.KAFKA_STORAGE_ERROR, f"the metadata log has failed: {self.failed}")
-        if self._closed or self.leader_id != self.node_id:
+    def _check_writable(self) -> Loader:
+        self._check_alive()
+        if self._closed or self._tip is None:
             raise KafkaError(Err.NOT_CONTROLLER, "this node is not the active controller")
+        return self._tip
 
-    def _write(self, batch: bytes, delta: Delta | None, image: Image, now_ms: int) -> "asyncio.Future[int]":
+    def _write(
+        self,
+        batch: bytes,
+        delta: Delta | None,
+        loader: Loader,
+        now_ms: int,
+        done: "asyncio.Future[int] | None",
+    ) -> None:
         header = read_header(batch, 0)
-        base_offset, end_offset = header.base_offset, header.last_offset + 1
         try:
-            self.log.append(
-                batch, base_offset, header.last_offset, self.leader_epoch, header.max_timestamp, now_ms
-            )
+            self._metadata_log.append(batch, header, now_ms)
         except OSError as error:
             if self.log.failed is not None:
-                self._fail(error)
+                self.fail(error)
             raise KafkaError(
                 Err.KAFKA_STORAGE_ERROR, f"the metadata log cannot be written: {error}"
             ) from error
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._pending.append(_Pending(base_offset, end_offset, len(batch), delta, image, done))
+        end_offset = header.last_offset + 1
+        self._pending.append(_Pending(header.base_offset, end_offset, len(batch), delta, loader, done))
+        self._start_sync()
+
+    # --- what the node wants done to the log --------------------------------------------------------------------------
+
+    def append_control(self, effect: AppendControl) -> None:
+        now_ms = self._clock.wall_ms()
+        batch = encode_control_records(
+            effect.records, base_offset=self.log.end_offset, leader_epoch=effect.epoch, now_ms=now_ms
+        )
+        if self._tip is not None:
+            self._write(batch, None, self._tip, now_ms, None)
+        else:
+            # The first record of this node's leadership: what follows in `_start_leading` replays the log, and this.
+            self._metadata_log.append(batch, read_header(batch, 0), now_ms)
+            self._start_sync()
+        self._driver.step(Appended())
+
+    def append_fetched(self, effect: AppendFetched) -> None:
+        try:
+            self._metadata_log.append_fetched(effect.records, self._node.epoch, self._clock.wall_ms())
+        except Damaged as error:
+            logger.warning("node %d sent what cannot be appended: %s", self._node.leader_id, error)
+            self._driver.step(Rejected())
+        except OSError as error:
+            if self.log.failed is not None:
+                raise
+            logger.warning("the metadata log cannot be written: %s", error)
+            self._driver.step(Rejected())
+        else:
+            self._driver.step(Appended())
+            if not self._node.options.is_controller:
+                # It has no vote to lose, so that nobody counts on what it has: it need not wait for its disk.
+                self._driver.step(Durable())
+            self._start_sync()
+
+    def truncate(self, effect: Truncate) -> None:
+        logger.info("metadata log cut from %d to %d", self.log.end_offset, effect.end_offset)
+        self._metadata_log.truncate(effect.end_offset)
+        # On disk before anything follows: else a crash could leave old batches behind new ones.
+        self._driver.spawn(self._sync_cut())
+
+    async def _sync_cut(self) -> None:
+        handle = self.log.active.handle
+        file = handle.pin()
+        try:
+            await self._run_in_thread(file.sync)
+        except OSError as error:
+            self.fail(error)
+            return
+        finally:
+            handle.unpin()
+        self._start_sync()
+        self._driver.step(Durable())
+
+    def store_chunk(self, effect: StoreChunk) -> None:
+        self._driver.spawn(self._store_chunk(effect))
+
+    async def _store_chunk(self, effect: StoreChunk) -> None:
+        snapshot = SnapshotId(*effect.snapshot)
+        chunk, folder = bytes(effect.chunk), self.log.path
+        try:
+            await self._run_in_thread(
+                lambda: store_chunk(self._disk, folder, snapshot, effect.position, chunk)
+            )
+            if effect.last:
+                found, loader = await self._run_in_thread(lambda: finish(self._disk, folder, snapshot))
+                check_features(loader.image, found.kraft_version, folder)
+                self._install(found, loader)
+        except (OSError, QuorumError) as error:
+            logger.warning("snapshot %s cannot be stored: %s", snapshot.file_name, error)
+            self._driver.step(Rejected())
+        else:
+            self._driver.step(Stored())
+
+    def _install(self, snapshot: Snapshot, loader: Loader) -> None:
+        old, new = self._loader.image, loader.image
+        voters = VoterSet(snapshot.voters) if snapshot.voters is not None else None
+        self._metadata_log.restart(snapshot.id, voters, snapshot.kraft_version)
+        self._loader = loader
+        self._applied_end = snapshot.id.end_offset
+        self._start_sync()
+        logger.info("metadata loaded from snapshot %s of node %d", snapshot.id.file_name, self._node.leader_id)
+        delta = difference(old, new)
+        for listener in self._listeners:
+            listener(delta, new)
+
+    async def _save(self, election: Election) -> None:
+        kraft_version, voter_ids = self.kraft_version, self._metadata_log.voters.last.ids
+        await self._run_in_thread(
+            lambda: write_state(self._disk, self.log.path, election, kraft_version, voter_ids)
+        )
+
+    # --- durable, committed, applied ----------------------------------------------------------------------------------
+
+    def _start_sync(self) -> None:
         if self._syncing is None:
             self._syncing = asyncio.get_running_loop().create_task(self._sync(), name="metadata log sync")
-        return done
 
     async def _sync(self) -> None:
         """Runs while something is written and not yet durable."""
         try:
-            while self._pending and self.failed is None:
-                plan = self.log.sync_plan()
-                if plan is not None:
-                    try:
-                        await self._run_in_thread(plan.run)
-                    finally:
-                        self.log.mark_durable(plan)
-                self._commit()
+            while self.failed is None and (plan := self.log.sync_plan()) is not None:
+                try:
+                    await self._run_in_thread(plan.run)
+                finally:
+                    self.log.mark_durable(plan)
+                self._driver.step(Durable())
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
         finally:
             self._syncing = None
 
-    def _commit(self) -> None:
-        durable_end = self.log.durable_end
-        while self._pending and self._pending[0].end_offset <= durable_end:
-            entry = self._pending.popleft()
-            self._image = entry.image
-            self._keeper.wrote(entry.size)
-            if entry.delta is not None:
-                for listener in self._listeners:
-                    listener(entry.delta, entry.image)
-            if not entry.done.done():
-                entry.done.set_result(entry.base_offset)
+    def _apply(self) -> None:
+        """Bring `image` to the high watermark, and tell."""
+        end_offset = min(self._node.high_watermark, self.log.end_offset)
+        if end_offset <= self._applied_end:
+            return
+        if self._tip is not None:
+            while self._pending and self._pending[0].end_offset <= end_offset:
+                entry = self._pending.popleft()
+                self._loader = entry.loader
+                self._applied(Applied(entry.end_offset, entry.size, entry.delta))
+                if entry.done is not None and not entry.done.done():
+                    entry.done.set_result(entry.base_offset)
+        else:
+            for applied in apply_log(self.log, self._loader, self._applied_end, end_offset):
+                if applied.delta is not None and applied.delta.features is not None:
+                    check_features(self._loader.image, self.kraft_version, self.log.path)
+                self._applied(applied)
         if not self._loader.in_transaction:
-            self._keeper.maybe_start(self._image, self.kraft_version, self.voters)
+            self._keeper.maybe_start(self.image, *self._voters_at(self.image))
 
-    def _fail(self, error: Exception) -> None:
+    def _applied(self, applied: Applied) -> None:
+        self._applied_end = applied.end_offset
+        self._keeper.wrote(applied.size)
+        if applied.delta is not None:
+            image = self._loader.image
+            for listener in self._listeners:
+                listener(applied.delta, image)
+
+    def _voters_at(self, image: Image) -> tuple[int, tuple[Voter, ...]]:
+        log = self._metadata_log
+        return log.kraft_versions.at(image.offset), tuple(log.voters.at(image.offset))
+
+    def fail(self, error: Exception) -> None:
         """A failed sync is final: what the kernel still holds is unknown, so nothing more may be promised."""
         if self.failed is not None:
             return
         self.failed = error
-        self.leader_id = -1
-        self._active = False
-        self._loader = Loader(self._image)
-        refusal = KafkaError(Err.KAFKA_STORAGE_ERROR, f"the metadata log has failed: {error}")
-        while self._pending:
-            done = self._pending.popleft().done
-            if not done.done():
-                done.set_exception(refusal)
-                done.exception()  # whoever waits gets it; that nobody does is no error of its own
-        self._leadership_changed()
+        self._tip = None
+        self._active_from = -1
+        self._refuse_pending(KafkaError(Err.KAFKA_STORAGE_ERROR, f"the metadata log has failed: {error}"))
+        self._tell_leadership()
+        self._caught_up.set()
         if self.on_failure is not None:
             self.on_failure(error)
 
@@ -372,18 +559,53 @@ class KraftQuorum:
     async def maintain(self) -> None:
         """Now and then: a snapshot that has become due by time, and files that are no longer needed."""
         if self.failed is None and not self._closed and not self._loader.in_transaction:
-            await self._keeper.maintain(self._image, self.kraft_version, self.voters)
+            await self._keeper.maintain(self.image, *self._voters_at(self.image))
+
+    async def resign(self, timeout_s: float = 1.0) -> None:
+        """Give the others a chance to choose another leader before this node goes. Nothing to do where it does not lead."""
+        if self._node.leader is None or self._node.is_only_voter or self.failed is not None:
+            return
+        self._new_leader.clear()
+        self._driver.step(Resign())
+        try:
+            await asyncio.wait_for(self._new_leader.wait(), timeout_s)
+        except TimeoutError:
+            logger.info("no other node took over the metadata quorum in %g s", timeout_s)
 
     async def close(self) -> None:
-        """Commit what is written and let go of the files. Appends are refused from here on."""
+        """Commit what is written, as far as this node alone can, and let go of the files. Appends are refused from here on."""
+        await self.resign()
         self._closed = True
-        if self._syncing is not None:
+        while self._syncing is not None:
             await self._syncing
+        await self._driver.close()
+        self._refuse_pending(KafkaError(Err.NOT_CONTROLLER, "this node is stopping"))
         await self._keeper.close()
         if self.failed is None:
             await self._run_in_thread(self.log.close)
         else:
             self.log.abandon()
+
+
+def _quiet(done: "asyncio.Future[int]") -> None:
+    """Nobody waits for it: what becomes of it shows in what is committed."""
+    done.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+
+def _raft_options(identity: Identity, layout: Layout, options: KraftOptions) -> RaftOptions:
+    return RaftOptions(
+        key=ReplicaKey(identity.node_id, identity.directory_ids[layout.metadata_log_dir]),
+        endpoints=layout.controller_endpoints if options.is_controller else (),
+        listener=layout.controller_endpoints[0][0] if layout.controller_endpoints else "CONTROLLER",
+        is_controller=options.is_controller,
+        bootstrap_servers=options.bootstrap_servers,
+        election_timeout_ms=options.election_timeout_ms,
+        fetch_timeout_ms=options.fetch_timeout_ms,
+        election_backoff_ms_max=options.election_backoff_ms_max,
+        request_timeout_ms=options.request_timeout_ms,
+        retry_backoff_ms=options.retry_backoff_ms,
+        auto_join=options.auto_join,
+    )
 
 
 def open_quorum(
@@ -396,33 +618,43 @@ def open_quorum(
     network: Network | None = None,
     randrange: Callable[[int], int] | None = None,
 ) -> KraftQuorum:
-    """Load what is on the disk. Blocking; raises QuorumError with one line for a person when it cannot be used."""
+    """Load what is on the disk. Blocking; raises QuorumError with one line for a person when it cannot be used.
+
+    A quorum of several nodes needs a `network` and dice.
+    """
     folder = f"{layout.metadata_log_dir}/{METADATA_FOLDER}"
     config = LogConfig(segment_bytes=options.segment_bytes, segment_ms=options.segment_ms, retention_ms=-1)
-    loaded = load(disk, folder, config, options.static_voters, clock.wall_ms())
+    key = ReplicaKey(identity.node_id, identity.directory_ids[layout.metadata_log_dir])
+    loaded = load(
+        disk, folder, config, options.static_voters, clock.wall_ms(), key, options.is_controller
+    )
     try:
-        _check_voters(loaded.voters, identity, layout, loaded.kraft_version)
+        _check_voters(loaded, key, layout, options)
     except QuorumError:
-        loaded.log.abandon()
+        loaded.log.log.abandon()
         raise
     return KraftQuorum(disk, identity, layout, loaded, options, clock, run_in_thread, network, randrange)
 
 
-def _check_voters(voters: tuple[Voter, ...], identity: Identity, layout: Layout, kraft_version: int) -> None:
-    ids = [voter.id for voter in voters]
-    if not ids:
+def _check_voters(loaded: Loaded, key: ReplicaKey, layout: Layout, options: KraftOptions) -> None:
+    """A node without a vote may follow, if it can find somebody to follow."""
+    voters = loaded.log.voters.last
+    others = [voter for voter in voters if voter.id != key.id]
+    if others or (options.bootstrap_servers and not voters.has(key)):
+        if options.is_controller and voters.get(key.id) is not None and not voters.has(key):
+            logger.warning(
+                "node %d has its vote in another directory than %s: it follows without one until the old is removed"
+                " and it is added again",
+                key.id,
+                layout.metadata_log_dir,
+            )
+        return
+    if not voters:
         raise QuorumError(
             f"{layout.metadata_log_dir} names no voters, and neither does controller.quorum.voters"
         )
-    if identity.node_id not in ids:
-        raise QuorumError(f"node {identity.node_id} has no vote: the voters are {', '.join(map(str, ids))}")
-    if len(ids) > 1:
+    if not voters.has(key):
         raise QuorumError(
-            f"the cluster has the voters {', '.join(map(str, ids))}; this version runs with one"
-        )
-    own = identity.directory_ids[layout.metadata_log_dir]
-    if kraft_version > 0 and voters[0].directory_id != own:
-        raise QuorumError(
-            f"node {identity.node_id} has its vote in another directory than {layout.metadata_log_dir}:"
+            f"node {key.id} has its vote in another directory than {layout.metadata_log_dir}:"
             " this is a new or a foreign disk, and it must not vote"
         )

@@ -1,16 +1,22 @@
-"""From the metadata log's folder to an image: the latest snapshot, then the log behind it. Refuses rather than guesses."""
+"""From the metadata log's folder to an image: the latest snapshot, then the log behind it. Refuses rather than guesses.
 
+What a log says beyond its snapshot is not known to be committed until a leader says so. Only where this node is the one
+voter is all of it: then it is replayed at once. Who votes is read from all of it in any case.
+"""
+
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from headrace.config import LogConfig
 from headrace.errors import KafkaError
-from headrace.metadata.delta import ReplayError
+from headrace.metadata.delta import Delta, ReplayError
+from headrace.metadata.image import Image
 from headrace.metadata.loader import Loader
 from headrace.metadata.versions import KNOWN_FEATURES
-from headrace.protocol import messages as m
 from headrace.protocol.primitives import ProtocolError
 from headrace.quorum import QuorumError
 from headrace.quorum.damage import check_log
+from headrace.quorum.metadata_log import MetadataLog
 from headrace.quorum.snapshots import (
     Snapshot,
     SnapshotId,
@@ -19,10 +25,10 @@ from headrace.quorum.snapshots import (
     list_snapshots,
     read_snapshot,
     remove_leftovers,
-    voters_of,
 )
-from headrace.quorum.state import ElectionState, read_state
-from headrace.records.control import ControlType
+from headrace.quorum.state import read_state
+from headrace.raft.types import Election, ReplicaKey
+from headrace.raft.voters import History, VoterSet
 from headrace.records.layout import BatchHeader, iter_headers
 from headrace.storage.files import Disk
 from headrace.storage.log import Log
@@ -32,62 +38,38 @@ METADATA_TOPIC_ID = bytes(15) + b"\x01"
 
 
 class Loaded(NamedTuple):
-    log: Log
-    state: ElectionState
+    log: MetadataLog
+    election: Election
     loader: Loader
-    snapshots: list[SnapshotId]
-    kraft_version: int
-    voters: tuple[Voter, ...]
-    voters_in_log: bool
-    """False while the voters are only in the snapshot that formatting wrote."""
+    """After what is known to be committed, which ends at `applied_end`."""
+    applied_end: int
     bytes_since_snapshot: int
 
 
-class _Replay:
-    """What the log says behind the snapshot."""
+class Applied(NamedTuple):
+    """One batch of the log, replayed. `delta` is None for a control batch."""
 
-    def __init__(self, snapshot: Snapshot | None, voters: tuple[Voter, ...]) -> None:
-        self.loader = Loader()
-        self.kraft_version = 0
-        self.voters = voters
-        self.voters_in_log = False
-        self.bytes = 0
-        if snapshot is not None:
-            self._take(snapshot)
-
-    def _take(self, snapshot: Snapshot) -> None:
-        self.kraft_version = snapshot.kraft_version
-        if snapshot.voters is not None:
-            self.voters = snapshot.voters
-        if snapshot.id.end_offset:
-            self.voters_in_log = True
-            first = snapshot.id.end_offset - len(snapshot.records)
-            self.loader.load(snapshot.records, first, snapshot.id.epoch, snapshot.timestamp_ms)
-
-    def batch(self, view: memoryview, pos: int, header: BatchHeader, start: int) -> None:
-        batch = decode_batch(view, pos, header)
-        for kind, message in batch.control:
-            if kind == ControlType.KRAFT_VERSION and isinstance(message, m.KRaftVersionRecord):
-                self.kraft_version = message.k_raft_version
-            elif kind == ControlType.KRAFT_VOTERS and isinstance(message, m.VotersRecord):
-                self.voters = voters_of(message)
-                self.voters_in_log = True
-        if batch.records:
-            # A snapshot may end in mid-batch: what it contains must not be replayed on top of it.
-            skip = max(0, start - header.base_offset)
-            self.loader.load(
-                batch.records[skip:], header.base_offset + skip, header.leader_epoch, header.max_timestamp
-            )
-        self.bytes += header.size
+    end_offset: int
+    size: int
+    delta: Delta | None
 
 
-def load(disk: Disk, folder: str, config: LogConfig, static_voters: tuple[Voter, ...], now_ms: int) -> Loaded:
+def load(
+    disk: Disk,
+    folder: str,
+    config: LogConfig,
+    static_voters: tuple[Voter, ...],
+    now_ms: int,
+    key: ReplicaKey,
+    is_controller: bool = True,
+) -> Loaded:
     """Blocking. `static_voters` are the configuration's, for a cluster of kraft.version 0."""
     check_log(disk, folder)
-    state = read_state(disk, folder)
-    snapshots = list_snapshots(disk, folder)
+    election = read_state(disk, folder)
+    snapshots = list_snapshots(disk, folder) if disk.exists(folder) else []
     snapshot = read_snapshot(disk, folder, snapshots[-1]) if snapshots else None
-    remove_leftovers(disk, folder)
+    if disk.exists(folder):
+        remove_leftovers(disk, folder)
     start = snapshot.id.end_offset if snapshot is not None else 0
     log = Log.open(
         disk,
@@ -99,27 +81,41 @@ def load(disk: Disk, folder: str, config: LogConfig, static_voters: tuple[Voter,
     )
     try:
         _check_range(log, folder, start)
-        if log.end_offset < start:
-            # A snapshot that was fetched stands for a log that was not: go on behind it.
+        if snapshot is not None and _stands_alone(log, snapshot.id):
             log.truncate_fully(start)
-        replay = _Replay(snapshot, static_voters)
-        _replay_log(log, folder, start, replay)
-        _check_features(replay, folder)
+        found = _with_control_records(disk, log, folder, snapshots, snapshot, static_voters)
+        loader = load_snapshot(snapshot) if snapshot is not None else Loader()
+        size, applied_end = 0, start
+        voters = found.voters.last
+        if is_controller and voters.has(key) and len(voters) == 1:
+            for applied in apply_log(log, loader, start, log.end_offset):
+                size += applied.size
+            applied_end = log.end_offset
+        check_features(loader.image, found.kraft_versions.last, folder)
         # What an unclean stop left written but not synced counts from here on, so it must stay.
         log.flush()
     except BaseException:
         log.abandon()
         raise
-    return Loaded(
-        log=log,
-        state=state,
-        loader=replay.loader,
-        snapshots=snapshots,
-        kraft_version=replay.kraft_version,
-        voters=replay.voters,
-        voters_in_log=replay.voters_in_log,
-        bytes_since_snapshot=replay.bytes,
-    )
+    return Loaded(found, election, loader, applied_end, size)
+
+
+def load_snapshot(snapshot: Snapshot) -> Loader:
+    loader = Loader()
+    if snapshot.id.end_offset:
+        first = snapshot.id.end_offset - len(snapshot.records)
+        try:
+            loader.load(snapshot.records, first, snapshot.id.epoch, snapshot.timestamp_ms)
+        except ReplayError as error:
+            raise QuorumError(f"{snapshot.id.file_name} cannot be replayed: {error}") from None
+    return loader
+
+
+def _stands_alone(log: Log, latest: SnapshotId) -> bool:
+    """A snapshot that was fetched stands for a log that was not, or that was another leader's: go on behind it."""
+    if log.end_offset < latest.end_offset:
+        return True
+    return latest.end_offset > 0 and latest.epoch > log.epochs.latest_epoch >= 0
 
 
 def _check_range(log: Log, folder: str, start: int) -> None:
@@ -133,29 +129,72 @@ def _check_range(log: Log, folder: str, start: int) -> None:
         )
 
 
-def _replay_log(log: Log, folder: str, start: int, replay: _Replay) -> None:
+def _with_control_records(
+    disk: Disk,
+    log: Log,
+    folder: str,
+    snapshots: list[SnapshotId],
+    snapshot: Snapshot | None,
+    static_voters: tuple[Voter, ...],
+) -> MetadataLog:
+    start = snapshot.id.end_offset if snapshot is not None else 0
+    # The snapshot that formatting writes says who votes, but the log itself does not yet: hence -1.
+    voters = History(VoterSet(static_voters))
+    kraft_versions = History(0)
+    if snapshot is not None:
+        kraft_versions = History(snapshot.kraft_version, start - 1)
+        if snapshot.voters is not None:
+            voters = History(VoterSet(snapshot.voters), start - 1)
+    found = MetadataLog(disk, log, voters, kraft_versions, snapshots)
+    for view, pos, header in _batches(log, start, log.end_offset):
+        if header.is_control and header.base_offset >= start:
+            try:
+                found.note_control(view, pos, header)
+            except (KafkaError, ProtocolError) as error:
+                raise QuorumError(
+                    f"{folder} cannot be replayed at offset {header.base_offset}: {error}"
+                ) from None
+    return found
+
+
+def _batches(log: Log, start: int, end_offset: int) -> Iterator[tuple[memoryview, int, BatchHeader]]:
+    """Every batch that reaches into the range."""
     offset = start
-    while offset < log.end_offset:
-        piece = log.read(offset, READ_BYTES, log.end_offset)
+    while offset < end_offset:
+        piece = log.read(offset, READ_BYTES, end_offset)
         if piece is None:
-            raise QuorumError(f"{folder} cannot be read at offset {offset}")
+            raise QuorumError(f"{log.path} cannot be read at offset {offset}")
         try:
             view = memoryview(piece.read())
         finally:
             piece.release()
         for pos, header in iter_headers(view):
             if header.last_offset >= offset:
-                try:
-                    replay.batch(view, pos, header, start)
-                except (KafkaError, ProtocolError, ReplayError) as error:
-                    raise QuorumError(
-                        f"{folder} cannot be replayed at offset {header.base_offset}: {error}"
-                    ) from None
+                yield view, pos, header
                 offset = header.last_offset + 1
 
 
-def _check_features(replay: _Replay, folder: str) -> None:
-    levels = {**replay.loader.image.features, "kraft.version": replay.kraft_version}
+def apply_log(log: Log, loader: Loader, start: int, end_offset: int) -> Iterator[Applied]:
+    """Replay what the log has in a range into `loader`, batch by batch. Raises QuorumError where it cannot be."""
+    for view, pos, header in _batches(log, start, end_offset):
+        delta = None
+        if not header.is_control:
+            try:
+                batch = decode_batch(view, pos, header)
+                # A snapshot may end in mid-batch: what it contains must not be replayed on top of it.
+                skip = max(0, start - header.base_offset)
+                delta = loader.load(
+                    batch.records[skip:], header.base_offset + skip, header.leader_epoch, header.max_timestamp
+                )
+            except (KafkaError, ProtocolError, ReplayError) as error:
+                raise QuorumError(
+                    f"{log.path} cannot be replayed at offset {header.base_offset}: {error}"
+                ) from None
+        yield Applied(header.last_offset + 1, header.size, delta)
+
+
+def check_features(image: Image, kraft_version: int, folder: str) -> None:
+    levels = {**image.features, "kraft.version": kraft_version}
     for name, level in levels.items():
         low, high = KNOWN_FEATURES.get(name, (0, 0))
         if not low <= level <= high:

@@ -8,13 +8,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import msgspec
-
 from headrace.errors import KafkaError
 from headrace.metadata.records import Record, decode_record, encode_record
 from headrace.protocol import messages as m
 from headrace.protocol.primitives import ProtocolError
 from headrace.quorum import QuorumError
+from headrace.raft.voters import Voter as Voter
 from headrace.records.batch import check_stored
 from headrace.records.builder import BatchBuilder
 from headrace.records.control import ControlType, decode_control, encode_control
@@ -38,16 +37,6 @@ class SnapshotId(NamedTuple):
     @property
     def file_name(self) -> str:
         return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
-
-
-class Voter(msgspec.Struct, frozen=True, gc=False):
-    """One controller that has a vote, and where it is."""
-
-    id: int
-    directory_id: bytes
-    endpoints: tuple[tuple[str, str, int], ...]
-    """(listener name, host, port)"""
-    kraft_versions: tuple[int, int] = (0, 1)
 
 
 class Batch(NamedTuple):
