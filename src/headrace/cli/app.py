@@ -79,7 +79,7 @@ def demo(
     report: Annotated[str | None, typer.Option(metavar="FILE", help="Write an HTML report with plots; implies --for 60s.")] = None,
     rate: Annotated[float, typer.Option(min=1, max=20_000, help="Events per second, on average.")] = 1_000,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same events.")] = 42,
-    brokers: Annotated[int, typer.Option(min=1, max=9, help="How many brokers to run.")] = 1,
+    brokers: Annotated[int, typer.Option(min=1, max=9, help="How many brokers to run.")] = 3,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Leave the pipeline out.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Leave data and logs for you to look at.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Only a few seconds' proof that kill -9 loses nothing.")] = False,
