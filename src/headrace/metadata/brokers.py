@@ -1,6 +1,6 @@
 """Brokers and controllers come and go: registration, fencing, controlled shutdown, and what that does to partitions."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.errors import Err, KafkaError
@@ -13,6 +13,7 @@ from headrace.metadata.image import (
     Image,
     Partition,
     PartitionKey,
+    Topic,
 )
 from headrace.metadata.outcome import Outcome
 from headrace.metadata.partitions import Election, Rules, Wanted, change
@@ -261,14 +262,20 @@ def _changes(
         return broker is not None and (broker_id == returning or broker.active)
 
     records: list[Record] = []
+    elections: dict[bytes, tuple[Topic, Election, int]] = {}
     for (topic_id, number), partition in partitions:
-        topic = image.topics[topic_id]
-        rules = partition_rules(image, topic.name, partition, policy, alive)
+        # A broker holds many partitions of few topics: what their configs say is looked up once.
+        known = elections.get(topic_id)
+        if known is None:
+            topic = image.topics[topic_id]
+            election = Election.UNCLEAN if policy.unclean_election(image, topic.name) else Election.ONLINE
+            known = elections[topic_id] = topic, election, policy.min_isr(image, topic.name)
+        topic, election, min_isr = known
+        rules = _rules(image, partition, min_isr, alive)
         wanted = Wanted.of(partition)
         wanted.isr = [r for r in partition.isr if r not in (leaving, lost)]
         if lost != NO_LEADER:
             wanted.unclean_shutdown = (lost,)
-        election = Election.UNCLEAN if policy.unclean_election(image, topic.name) else Election.ONLINE
         record = change(partition, topic_id, number, wanted, rules, election)
         if record is not None:
             records.append(record)
@@ -276,22 +283,28 @@ def _changes(
 
 
 def partition_rules(
-    image: Image, topic: str, partition: Partition, policy: ElectionPolicy, alive: Any
+    image: Image, topic: str, partition: Partition, policy: ElectionPolicy, alive: Callable[[int], bool]
 ) -> Rules:
+    return _rules(image, partition, policy.min_isr(image, topic), alive)
+
+
+def _rules(image: Image, partition: Partition, min_isr: int, alive: Callable[[int], bool]) -> Rules:
+    metadata_version = image.metadata_version
+
     def acceptable(broker_id: int) -> bool:
         """Alive, and with the partition's log dir online."""
         if not alive(broker_id):
             return False
-        if image.metadata_version < DIRECTORIES_LEVEL or broker_id not in partition.replicas:
+        if metadata_version < DIRECTORIES_LEVEL or broker_id not in partition.replicas:
             return True
         directory = partition.directory_of(broker_id)
         reserved = int.from_bytes(directory, "big") < RESERVED_DIRECTORIES_END
         return reserved or directory in image.brokers[broker_id].log_dirs
 
     return Rules(
-        metadata_version=image.metadata_version,
+        metadata_version=metadata_version,
         elr_enabled=ELR_VERSION in image.features,
-        min_isr=policy.min_isr(image, topic, len(partition.replicas)),
+        min_isr=min(min_isr, len(partition.replicas)),
         acceptable=acceptable,
         default_directory=lambda broker_id: default_directory(image, broker_id),
     )

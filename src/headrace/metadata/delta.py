@@ -59,6 +59,28 @@ class _TopicDraft:
         return found
 
 
+class _Derived(NamedTuple):
+    broker_partitions: PersistentMap[int, PersistentMap[PartitionKey, None]]
+    reassigning: PersistentMap[PartitionKey, None]
+    imbalanced: PersistentMap[PartitionKey, None]
+
+
+class _Marks:
+    """Which partitions come into an index, and which leave it."""
+
+    __slots__ = ("added", "removed")
+
+    def __init__(self) -> None:
+        self.added: dict[PartitionKey, None] = {}
+        self.removed: list[PartitionKey] = []
+
+    def mark(self, key: PartitionKey, was: bool, is_: bool) -> None:
+        if is_ and not was:
+            self.added[key] = None
+        elif was and not is_:
+            self.removed.append(key)
+
+
 class Delta:
     """Changes on top of `image`. Not thread-safe; used once."""
 
@@ -303,6 +325,7 @@ class Delta:
         topics = {
             draft.id: Topic(draft.id, draft.name, _partitions(draft)) for draft in self._topics.values()
         }
+        derived = self._derived()
         names_removed = [name for name, topic_id in self._names.items() if topic_id is None]
         names_set = {name: topic_id for name, topic_id in self._names.items() if topic_id is not None}
         return Image(
@@ -325,49 +348,55 @@ class Delta:
             zk_migration_state=(
                 image.zk_migration_state if self.zk_migration_state is None else self.zk_migration_state
             ),
-            broker_partitions=self._broker_partitions(),
-            reassigning=self._index(image.reassigning, _is_reassigning),
-            imbalanced=self._index(image.imbalanced, _is_imbalanced),
+            broker_partitions=derived.broker_partitions,
+            reassigning=derived.reassigning,
+            imbalanced=derived.imbalanced,
             colliding_names=self._colliding_names(),
         )
 
-    def _broker_partitions(self) -> PersistentMap[int, PersistentMap[PartitionKey, None]]:
+    def _derived(self) -> "_Derived":
+        """The indexes over all partitions, from those of the base image and what has changed: one look at each change."""
         gained: dict[int, dict[PartitionKey, None]] = {}
         lost: dict[int, list[PartitionKey]] = {}
+        reassigning, imbalanced = _Marks(), _Marks()
         for topic in self.topics_deleted.values():
             for number, partition in topic.partitions.items():
+                key = (topic.id, number)
                 for holder in _holders(partition):
-                    lost.setdefault(holder, []).append((topic.id, number))
-        for topic_id, _, number, old, new in self.partition_changes():
-            before = _holders(old) if old is not None else set()
-            after = _holders(new)
-            for holder in before - after:
-                lost.setdefault(holder, []).append((topic_id, number))
-            for holder in after - before:
-                gained.setdefault(holder, {})[topic_id, number] = None
+                    lost.setdefault(holder, []).append(key)
+                reassigning.mark(key, partition.reassigning, False)
+                imbalanced.mark(key, partition.imbalanced, False)
+        for draft in self._topics.values():
+            base = draft.base.partitions if draft.base is not None else None
+            for number, new in draft.changed.items():
+                key = (draft.id, number)
+                old = base.get(number) if base is not None else None
+                after = _holders(new)
+                if old is None:
+                    for holder in after:
+                        gained.setdefault(holder, {})[key] = None
+                    reassigning.mark(key, False, new.reassigning)
+                    imbalanced.mark(key, False, new.imbalanced)
+                    continue
+                before = _holders(old)
+                if before != after:
+                    for holder in before - after:
+                        lost.setdefault(holder, []).append(key)
+                    for holder in after - before:
+                        gained.setdefault(holder, {})[key] = None
+                reassigning.mark(key, old.reassigning, new.reassigning)
+                imbalanced.mark(key, old.imbalanced, new.imbalanced)
         index = self.image.broker_partitions
         empty: PersistentMap[PartitionKey, None] = PersistentMap()
         changed: dict[int, PersistentMap[PartitionKey, None] | None] = {}
         for holder in gained.keys() | lost.keys():
             held = index.get(holder, empty).update(gained.get(holder, {}), lost.get(holder, ()))
             changed[holder] = held or None
-        return _updated(index, changed)
-
-    def _index(
-        self, index: PersistentMap[PartitionKey, None], belongs: Callable[[Partition], bool]
-    ) -> PersistentMap[PartitionKey, None]:
-        """The partitions for which `belongs` holds, from those for which it did and what has changed."""
-        added: dict[PartitionKey, None] = {}
-        removed: list[PartitionKey] = []
-        for topic in self.topics_deleted.values():
-            removed += ((topic.id, number) for number, old in topic.partitions.items() if belongs(old))
-        for topic_id, _, number, before, after in self.partition_changes():
-            was, is_ = before is not None and belongs(before), belongs(after)
-            if is_ and not was:
-                added[topic_id, number] = None
-            elif was and not is_:
-                removed.append((topic_id, number))
-        return index.update(added, removed)
+        return _Derived(
+            _updated(index, changed),
+            self.image.reassigning.update(reassigning.added, reassigning.removed),
+            self.image.imbalanced.update(imbalanced.added, imbalanced.removed),
+        )
 
     def _colliding_names(self) -> PersistentMap[str, tuple[str, ...]]:
         index = self.image.colliding_names
@@ -401,14 +430,6 @@ def _holders(partition: Partition) -> set[int]:
     if partition.leader == NO_LEADER:
         holders.add(NO_LEADER)
     return holders
-
-
-def _is_reassigning(partition: Partition) -> bool:
-    return partition.reassigning
-
-
-def _is_imbalanced(partition: Partition) -> bool:
-    return partition.imbalanced
 
 
 def _without_elr(draft: _TopicDraft) -> Iterator[tuple[int, Partition]]:

@@ -26,8 +26,7 @@ class ElectionPolicy(msgspec.Struct, frozen=True, gc=False):
         value = self._value(image, topic, UNCLEAN)
         return self.unclean_leader_election if value is None else value.strip().lower() == "true"
 
-    def min_isr(self, image: Image, topic: str, replicas: int) -> int:
-        """Never more than there are replicas."""
+    def min_isr(self, image: Image, topic: str) -> int:
+        """As configured: it may be more than there are replicas."""
         value = self._value(image, topic, MIN_ISR)
-        wanted = self.min_insync_replicas if value is None or not value.isdigit() else int(value)
-        return min(wanted, replicas)
+        return self.min_insync_replicas if value is None or not value.isdigit() else int(value)
