@@ -60,6 +60,8 @@ class RangeFetcher:
         self._read_committed = read_committed
         self.position = start_offset
         """The first offset that is not in what was handed out."""
+        self.answer_start = start_offset
+        """The first offset that was asked for by the last answer: its batch may begin before."""
         self._under_way: asyncio.Task[Fetched] | None = None
 
     def __aiter__(self) -> "RangeFetcher":
@@ -78,7 +80,7 @@ class RangeFetcher:
             got = await self._answer()
             behind = end_of(got.records)
             if behind > self.position:
-                self.position = behind
+                self.answer_start, self.position = self.position, behind
                 if behind < self._end_offset:
                     self._under_way = asyncio.create_task(self._fetch(behind))
                 return got
@@ -170,6 +172,10 @@ class BlockingFetcher:
     @property
     def position(self) -> int:
         return self._fetcher.position
+
+    @property
+    def answer_start(self) -> int:
+        return self._fetcher.answer_start
 
     def next(self) -> Fetched | None:
         return self._thread.run(self._fetcher.next())

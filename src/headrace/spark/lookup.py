@@ -48,11 +48,12 @@ class Lookup:
 
     # -- partitions
 
-    def partitions(self, *, missing_ok: Iterable[str] = ()) -> list[TopicPartition]:
-        """What the query reads, as of now. A topic that is not there is an error unless it is in `missing_ok`."""
-        return self._retried(lambda: self._partitions(frozenset(missing_ok)))
+    def partitions(self, *, missing_ok: Iterable[str] | None = ()) -> list[TopicPartition]:
+        """What the query reads, as of now. A topic that is not there is an error unless it is in `missing_ok`; with
+        None any may be missing."""
+        return self._retried(lambda: self._partitions(None if missing_ok is None else frozenset(missing_ok)))
 
-    async def _partitions(self, missing_ok: frozenset[str]) -> list[TopicPartition]:
+    async def _partitions(self, missing_ok: frozenset[str] | None) -> list[TopicPartition]:
         plan = self._plan
         if plan.pattern is not None:
             pattern = re.compile(plan.pattern)
@@ -64,15 +65,15 @@ class Lookup:
             try:
                 topic = await self._admin.describe_topic(name)
             except RequestFailed as error:
-                if error.error is Err.UNKNOWN_TOPIC_OR_PARTITION and name in missing_ok:
-                    continue
-                if error.error is Err.UNKNOWN_TOPIC_OR_PARTITION:
+                if error.error is not Err.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                if missing_ok is not None and name not in missing_ok:
                     raise OptionError(f"there is no topic {name!r}: create it first, or mend the option {plan.strategy!r}") from None
-                raise
+                continue
             found += [(name, index) for index in topic.partitions]
         if plan.assigned:
-            gone = [one for one in plan.assigned if one not in found and one[0] not in missing_ok]
-            if gone:
+            gone = [one for one in plan.assigned if one not in found]
+            if missing_ok is not None and any(topic not in missing_ok for topic, _ in gone):
                 raise OptionError(f"option 'assign' names partitions that do not exist: {listed(gone)}")
             return [one for one in plan.assigned if one in found]
         return found

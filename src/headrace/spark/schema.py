@@ -55,7 +55,7 @@ def check_schema(schema: StructType, values: Mapping[str, Any], value_type: Data
             )
         if not field.nullable and field.name in ("key", "value", HEADERS):
             raise OptionError(f"the schema says {field.name} is never null, which records do not promise: leave NOT NULL out")
-    if values["columns"] is not None and list(values["columns"]) != schema.fieldNames():
+    if values["columns"] is not None and [_known(name) for name in values["columns"]] != schema.fieldNames():
         raise OptionError("option 'columns' and the schema name different columns: leave one of them out")
 
 

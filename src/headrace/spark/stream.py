@@ -98,7 +98,8 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._latest) if self._latest is not None else None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._ends({})
+        # Before it is known what was read before; a topic that never was stops the query when it asks for its start.
+        self._target = self.lookup.latest(self.lookup.partitions(missing_ok=None))
 
     def _ends(self, begin: Offsets) -> Offsets:
         """Where everything ends. A topic that was read before and is gone is a loss; `partitions` says so."""

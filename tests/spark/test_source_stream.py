@@ -1,0 +1,318 @@
+"""Streams: where batches begin and end under each option, changes of topics while a query runs or rests, and progress."""
+
+import asyncio
+import json
+import pickle
+import time
+
+import pytest
+
+from headrace.client.groups import Groups
+from headrace.spark.source import source_schema
+from headrace.spark.stream import HeadraceStreamReader
+from headrace.testing.broker import TestBroker
+from tests.spark.source_data import T0, admin, committed, groups, make, put_numbers
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with TestBroker() as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker, request):
+    """A topic of the test's own with two partitions, 100 numbers in the first and 50 in the second."""
+    name = request.node.name.replace("[", "-").replace("]", "")
+    make(broker.bootstrap, name, 2)
+    put_numbers(broker.bootstrap, name, 0, range(100), per_batch=25)
+    put_numbers(broker.bootstrap, name, 1, range(1000, 1050), per_batch=25)
+    return name
+
+
+def reader(broker, subscribe=None, **options) -> HeadraceStreamReader:
+    """What Spark's driver has of a running query."""
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "fetchOffset.retryIntervalMs": "10"}
+    given |= {"subscribe": subscribe} if subscribe else {}
+    given |= {name.replace("__", "."): value for name, value in options.items()}
+    return HeadraceStreamReader(source_schema(given), given)
+
+
+class Engine:
+    """Calls a reader as Spark's micro-batches do, process after process over the same checkpoint, AvailableNow."""
+
+    def __init__(self, broker, topic) -> None:
+        self.broker, self.topic = broker, topic
+        self.done: dict | None = None
+
+    def run(self, **options) -> list[list[int]]:
+        """The numbers of each batch."""
+        given = {"subscribe": self.topic, "startingOffsets": "earliest"} | options
+        stream = reader(self.broker, **given)
+        stream.prepareForTriggerAvailableNow()
+        found = []
+        try:
+            while True:
+                start = stream.initialOffset() if self.done is None else self.done
+                end = json.loads(json.dumps(stream.latestOffset(start, stream.getDefaultReadLimit())))
+                if end == self.done:
+                    return found
+                parts = pickle.loads(pickle.dumps(stream.partitions(start, end)))
+                tasks = pickle.loads(pickle.dumps(stream))
+                batches = [batch for part in parts for batch in tasks.read(part)]
+                found.append(sorted(int(value) for batch in batches for value in batch["value"].to_pylist()))
+                self.done = end
+        finally:
+            stream.stop()
+
+
+def run(spark, broker, topic, folder, **options) -> list[list[int]]:
+    """One run of a real query, until everything there is has been read: the numbers of each batch."""
+    found: list[list[int]] = []
+    given = {"subscribe": topic, "startingOffsets": "earliest"} | options
+    stream = spark.readStream.format("headrace").option("kafka.bootstrap.servers", broker.bootstrap).options(**given).load()
+
+    def take(frame, number) -> None:
+        found.append(sorted(int(row["value"]) for row in frame.select("value").collect()))
+
+    query = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(folder)).trigger(availableNow=True)
+    query.start().awaitTermination()
+    return found
+
+
+@pytest.fixture
+def engine(broker, topic):
+    return Engine(broker, topic)
+
+
+def flat(batches) -> list[int]:
+    return sorted(number for batch in batches for number in batch)
+
+
+def test_a_real_query_reads_everything_once_in_limited_batches_and_then_what_is_new(spark, broker, topic, tmp_path) -> None:
+    batches = run(spark, broker, topic, tmp_path / "c", maxOffsetsPerTrigger="60")
+    assert flat(batches) == [*range(100), *range(1000, 1050)]
+    assert [len(batch) for batch in batches if batch] == [60, 60, 30]
+    put_numbers(broker.bootstrap, topic, 0, range(100, 110))
+    assert flat(run(spark, broker, topic, tmp_path / "c")) == list(range(100, 110))
+    # The last batch too, though Spark's AvailableNow never calls commit() for it; and nothing of the start is left.
+    group = f"spark-kafka-source-{topic}"
+    assert committed(broker.bootstrap, group) == {(topic, 0): 110, (topic, 1): 50}
+    assert not [name for name in groups(broker.bootstrap) if name.startswith(group + ".start")]
+
+
+def test_everything_once_and_then_only_what_is_new(engine, broker, topic) -> None:
+    assert flat(engine.run(minPartitions="7")) == [*range(100), *range(1000, 1050)]
+    assert flat(engine.run()) == []
+    put_numbers(broker.bootstrap, topic, 0, range(100, 110))
+    assert flat(engine.run(maxOffsetsPerTrigger="3")) == list(range(100, 110))
+    assert committed(broker.bootstrap, f"spark-kafka-source-{topic}") == {(topic, 0): 110, (topic, 1): 50}
+
+
+def test_partitions_added_between_runs_are_read_from_their_beginning(engine, broker, topic) -> None:
+    engine.run(startingOffsets="earliest")
+    admin(broker.bootstrap, lambda client: client.create_partitions(topic, 4))
+    put_numbers(broker.bootstrap, topic, 3, range(5000, 5010))
+    assert flat(engine.run()) == list(range(5000, 5010))
+    put_numbers(broker.bootstrap, topic, 2, range(6000, 6003))
+    put_numbers(broker.bootstrap, topic, 3, range(5010, 5011))
+    assert flat(engine.run(maxOffsetsPerTrigger="2")) == [5010, 6000, 6001, 6002]
+
+
+def test_a_topic_made_anew_fails_or_goes_on(engine, broker, topic) -> None:
+    engine.run()
+    admin(broker.bootstrap, lambda client: client.delete_topic(topic))
+    _make_again(broker, topic)
+    put_numbers(broker.bootstrap, topic, 0, range(7))
+    with pytest.raises(Exception, match=r"was read to 100 and ends at 7 now.*failOnDataLoss to false"):
+        engine.run(fetchOffset__numRetries="0")
+    assert flat(engine.run(failOnDataLoss="false", fetchOffset__numRetries="0")) == list(range(7))
+    put_numbers(broker.bootstrap, topic, 0, range(7, 9))
+    assert flat(engine.run()) == [7, 8]
+
+
+def test_a_topic_that_is_gone_fails_or_is_let_go(engine, broker, topic) -> None:
+    make(broker.bootstrap, topic + "-stays")
+    both = f"{topic},{topic}-stays"
+    put_numbers(broker.bootstrap, topic + "-stays", 0, range(3))
+    engine.run(subscribe=both)
+    admin(broker.bootstrap, lambda client: client.delete_topic(topic))
+    put_numbers(broker.bootstrap, topic + "-stays", 0, range(3, 5))
+    with pytest.raises(Exception, match="no longer exists"):
+        engine.run(subscribe=both)
+    assert flat(engine.run(subscribe=both, failOnDataLoss="false")) == [3, 4]
+
+
+def test_offsets_that_expired_fail_or_are_passed_over(engine, broker, topic) -> None:
+    engine.run()
+    put_numbers(broker.bootstrap, topic, 0, range(100, 200), per_batch=10)
+    admin(broker.bootstrap, lambda client: client.delete_records(topic, {0: 150}))
+    with pytest.raises(Exception, match="offset 100 is wanted, but the log holds 150 to 200"):
+        engine.run()
+    assert flat(engine.run(failOnDataLoss="false")) == list(range(150, 200))
+
+
+def test_a_pattern_takes_in_topics_that_come_later(broker) -> None:
+    make(broker.bootstrap, "late-a")
+    put_numbers(broker.bootstrap, "late-a", 0, range(3))
+    engine = Engine(broker, None)
+    assert flat(engine.run(subscribePattern="late-.*")) == [0, 1, 2]
+    make(broker.bootstrap, "late-b")
+    put_numbers(broker.bootstrap, "late-b", 0, range(10, 13))
+    assert flat(engine.run(subscribePattern="late-.*")) == [10, 11, 12]
+
+
+def test_a_first_batch_that_failed_is_repeated_from_where_it_started(spark, broker, topic, tmp_path) -> None:
+    stream = spark.readStream.format("headrace").option("kafka.bootstrap.servers", broker.bootstrap).option("subscribe", topic)
+    folder = str(tmp_path / "checkpoint")
+
+    def fail(frame, number) -> None:
+        raise RuntimeError("killed in mid-batch")
+
+    # Spark's first batch of a query that starts at "latest" is empty, and fails here all the same.
+    query = stream.load().writeStream.foreachBatch(fail).option("checkpointLocation", folder).start()
+    with pytest.raises(Exception, match="killed in mid-batch"):
+        query.awaitTermination()
+    # "latest" is here by the time that the query is started again, and what comes now was after its start.
+    put_numbers(broker.bootstrap, topic, 0, range(100, 120))
+    found = run(spark, broker, topic, folder, startingOffsets="latest")
+    assert flat(found) == list(range(100, 120))
+
+
+# -- the driver's part, without a driver
+
+
+def test_the_start_is_the_same_however_often_it_is_asked_and_from_whatever_process(broker, topic) -> None:
+    first = reader(broker, topic)
+    start = first.initialOffset()
+    assert start == {topic: {"0": 100, "1": 50}} == first.initialOffset()
+    put_numbers(broker.bootstrap, topic, 0, range(100, 105))
+    # Killed before its first batch: another process takes the same start.
+    second = reader(broker, topic)
+    assert second.initialOffset() == start
+    end = second.latestOffset(start, second.getDefaultReadLimit())
+    assert end == {topic: {"0": 105, "1": 50}}
+    third = reader(broker, topic)
+    assert third.initialOffset() == start and len(third.partitions(start, end)) == 1
+    third.commit(end)
+    # Done: a query that starts now with a checkpoint of its own starts at the end.
+    assert reader(broker, topic).initialOffset() == end
+
+
+def test_a_start_left_behind_is_forgotten_by_the_next_process_of_the_query(broker, topic) -> None:
+    start = reader(broker, topic).initialOffset()
+    put_numbers(broker.bootstrap, topic, 0, range(100, 105))
+    # The first process died behind its first batch; the checkpoint takes the next one on, which never asks for a start.
+    other = reader(broker, topic)
+    other.latestOffset({topic: {"0": 105, "1": 50}}, other.getDefaultReadLimit())
+    assert reader(broker, topic).initialOffset() != start
+
+
+@pytest.mark.parametrize(
+    "options, start",
+    [
+        ({"startingOffsets": "earliest"}, {"0": 0, "1": 0}),
+        ({"startingOffsets": "latest"}, {"0": 100, "1": 50}),
+        ({}, {"0": 100, "1": 50}),
+        ({"startingTimestamp": str(T0 + 1010), "startingOffsetsByTimestampStrategy": "latest"}, {"0": 100, "1": 10}),
+    ],
+)
+def test_starts_of_streams(broker, topic, options, start) -> None:
+    assert reader(broker, topic, **options).initialOffset() == {topic: start}
+
+
+def test_starts_by_partition_and_by_group(broker, topic) -> None:
+    given = json.dumps({topic: {"0": 7, "1": -1}})
+    assert reader(broker, topic, startingOffsets=given).initialOffset() == {topic: {"0": 7, "1": 50}}
+    admin(broker.bootstrap, lambda client: Groups(client).commit("before", {(topic, 0): 33, (topic, 1): 44}))
+    found = reader(broker, topic, startingOffsets="group:before", kafka__group__id="another")
+    assert found.initialOffset() == {topic: {"0": 33, "1": 44}}
+
+
+def test_minimum_and_delay(broker, topic) -> None:
+    stream = reader(broker, topic, minOffsetsPerTrigger="20", maxTriggerDelay="1h", startingOffsets="earliest")
+    start = stream.initialOffset()
+    # The first batch never waits, nor does one with enough in it.
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    assert end == {topic: {"0": 100, "1": 50}}
+    put_numbers(broker.bootstrap, topic, 0, range(19))
+    assert stream.latestOffset(end, stream.getDefaultReadLimit()) == end
+    put_numbers(broker.bootstrap, topic, 1, range(1))
+    assert stream.latestOffset(end, stream.getDefaultReadLimit()) == {topic: {"0": 119, "1": 51}}
+    hasty = reader(broker, topic, minOffsetsPerTrigger="1000", maxTriggerDelay="1ms", startingOffsets="earliest")
+    for _ in range(2):
+        time.sleep(0.01)
+        assert hasty.latestOffset(start, hasty.getDefaultReadLimit()) == {topic: {"0": 119, "1": 51}}
+
+
+def test_minimum_and_maximum_together(broker, topic) -> None:
+    stream = reader(
+        broker, topic, minOffsetsPerTrigger="10", maxOffsetsPerTrigger="15", maxTriggerDelay="1h", startingOffsets="earliest"
+    )
+    end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+    assert end == {topic: {"0": 10, "1": 5}}
+    assert stream.latestOffset({topic: {"0": 95, "1": 48}}, stream.getDefaultReadLimit()) == {topic: {"0": 95, "1": 48}}
+
+
+def test_available_now_ends_where_everything_ended_when_it_began(broker, topic) -> None:
+    stream = reader(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger="100", minOffsetsPerTrigger="90")
+    stream.prepareForTriggerAvailableNow()
+    put_numbers(broker.bootstrap, topic, 0, range(100, 200))
+    at, batches = stream.initialOffset(), 0
+    while (end := stream.latestOffset(at, stream.getDefaultReadLimit())) != at:
+        at, batches = end, batches + 1
+    assert at == {topic: {"0": 100, "1": 50}} and batches == 2
+    assert stream.reportLatestOffset() == at
+
+
+def test_progress_can_be_left_alone(broker, topic) -> None:
+    stream = reader(broker, topic, commitProgress="false", kafka__group__id=f"{topic}-quiet")
+    start = stream.initialOffset()
+    stream.commit(start)
+    assert not [name for name in groups(broker.bootstrap) if name.startswith(f"{topic}-quiet")]
+
+
+def test_a_group_in_use_by_others_stops_no_query(broker, topic, caplog) -> None:
+    import confluent_kafka as confluent
+
+    consumer = confluent.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": f"{topic}-taken", "log_level": 0})
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + 20
+    while not consumer.assignment() and time.monotonic() < deadline:
+        consumer.poll(0.1)
+    stream = reader(broker, topic, kafka__group__id=f"{topic}-taken", fetchOffset__numRetries="0")
+    stream.initialOffset()
+    stream.commit({topic: {"0": 5}})
+    consumer.close()
+    assert "progress was not committed" in caplog.text
+
+
+def test_the_listener_commits_each_batch_when_it_ends(spark, broker, topic, tmp_path) -> None:
+    from headrace.spark.progress import ProgressListener
+
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    options |= {"kafka.group.id": f"{topic}-heard"}
+    listener = ProgressListener(options)
+    spark.streams.addListener(listener)
+    try:
+        stream = spark.readStream.format("headrace").options(**options).load()
+        query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+        query = query.trigger(processingTime="1 hour").start()
+        deadline = time.monotonic() + 40
+        while committed(broker.bootstrap, f"{topic}-heard") != {(topic, 0): 100, (topic, 1): 50}:
+            assert time.monotonic() < deadline and query.isActive
+            time.sleep(0.1)
+        query.stop()
+    finally:
+        spark.streams.removeListener(listener)
+
+
+def _make_again(broker, topic) -> None:
+    """Deletion takes a moment; the name is free behind it."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return make(broker.bootstrap, topic, 2)
+        except Exception:
+            assert time.monotonic() < deadline
+            asyncio.run(asyncio.sleep(0.1))
