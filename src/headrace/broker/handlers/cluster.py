@@ -1,22 +1,19 @@
 """What admin tools ask about the cluster as a whole.
 
-DescribeCluster v0-2 (v1: endpoint type, v2: fenced brokers). DescribeQuorum v0-2.
+DescribeCluster v0-2 (v1: endpoint type, v2: fenced brokers).
 DescribeClientQuotas v0-1. DescribeUserScramCredentials v0. DescribeAcls v1-3: SECURITY_DISABLED, since there is no
 authorizer.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Request
 from headrace.broker.handlers.metadata import CLUSTER_OPERATIONS
 from headrace.errors import Err, KafkaError
-from headrace.metadata.names import CLUSTER_METADATA
 from headrace.metadata.quotas import describe_client_quotas
 from headrace.protocol import messages as m
 from headrace.protocol.primitives import ProtocolError
-from headrace.quorum.kraft import VoterFacts
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -89,64 +86,6 @@ def describe_controllers(
     if message.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     return response
-
-
-def describe_quorum(
-    broker: "Broker", request: Request, message: m.DescribeQuorumRequest
-) -> m.DescribeQuorumResponse:
-    R = m.DescribeQuorumResponse
-    named = [(topic.topic_name, asked.partition_index) for topic in message.topics for asked in topic.partitions]
-    if len(message.topics) != 1 or named != [(CLUSTER_METADATA, 0)]:
-        # One strange partition spoils the whole request: that is how Kafka takes it.
-        return R(topics=[_no_quorum(topic) for topic in message.topics])
-    version, now_ms = request.version, broker.runtime.clock.wall_ms()
-    facts = broker.node.quorum.facts()
-
-    def replicas(known: Iterable[VoterFacts]) -> list[Any]:
-        return [_replica(one, facts.leader_id, now_ms, version) for one in known]
-
-    partition = R.PartitionData(
-        leader_id=facts.leader_id,
-        leader_epoch=facts.leader_epoch,
-        high_watermark=facts.high_watermark,
-        current_voters=replicas(facts.voters),
-        observers=replicas(facts.observers),
-    )
-    response = R(topics=[R.TopicData(topic_name=CLUSTER_METADATA, partitions=[partition])])
-    if version >= 2:
-        response.nodes = [
-            R.Node(
-                node_id=voter.id,
-                listeners=[R.Listener(name=name, host=host, port=port) for name, host, port in voter.endpoints],
-            )
-            for voter in facts.voters
-        ]
-    return response
-
-
-def _no_quorum(topic: Any) -> Any:
-    R = m.DescribeQuorumResponse
-    return R.TopicData(
-        topic_name=topic.topic_name,
-        partitions=[
-            R.PartitionData(
-                partition_index=asked.partition_index,
-                error_code=Err.UNKNOWN_TOPIC_OR_PARTITION,
-                error_message="only the quorum of the metadata log can be described",
-            )
-            for asked in topic.partitions
-        ],
-    )
-
-
-def _replica(voter: VoterFacts, leader_id: int, now_ms: int, version: int) -> Any:
-    state = m.DescribeQuorumResponse.ReplicaState(replica_id=voter.id, log_end_offset=voter.log_end_offset)
-    if version >= 1 and voter.id == leader_id:
-        # The leader has always just caught up with itself.
-        state.last_fetch_timestamp = state.last_caught_up_timestamp = now_ms
-    if version >= 2:
-        state.replica_directory_id = voter.directory_id
-    return state
 
 
 def describe_quotas(
