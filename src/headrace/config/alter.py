@@ -221,6 +221,15 @@ def check_broker_change(name: str, overrides: Mapping[str, str], broker: BrokerC
         raise KafkaError(Err.INVALID_REQUEST, str(error)) from None
 
 
+def check_other_broker_change(overrides: Mapping[str, str]) -> None:
+    """What can be said of another broker's new overrides without knowing its configuration; it has looked itself."""
+    try:
+        for key, text in overrides.items():
+            _check_dynamic(key, text, for_all_brokers=False)
+    except ConfigError as error:
+        raise KafkaError(Err.INVALID_REQUEST, str(error)) from None
+
+
 _CLUSTER_LISTENER_OPTIONS = ("max.connection.creation.rate", "max.connections", "num.network.threads")
 _ONLY_PER_LISTENER = ("ssl.keystore.", "ssl.truststore.", "ssl.key.password")
 

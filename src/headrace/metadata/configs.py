@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.config import BrokerConfig
-from headrace.config.alter import Altered, Resource, alter_incrementally, check_broker_change, replace_all
+from headrace.config.alter import (
+    Altered,
+    Resource,
+    alter_incrementally,
+    check_broker_change,
+    check_other_broker_change,
+    replace_all,
+)
 from headrace.errors import Err, KafkaError
 from headrace.metadata.image import Image
 from headrace.metadata.names import check_topic_name
@@ -117,7 +124,10 @@ def _alter_one(image: Image, resource: Any, config: BrokerConfig, alter: Alter) 
         check_topic_name(name)
     altered = alter(resource, dict(image.config(kind, name)))
     if kind == Resource.BROKER:
-        check_broker_change(name, altered.overrides, config)
+        if name.isdecimal() and int(name) != config.node_id and int(name) in image.brokers:
+            check_other_broker_change(altered.overrides)
+        else:
+            check_broker_change(name, altered.overrides, config)
     check_exists(image, kind, name)
     return [config_record(kind, name, key, value) for key, value in altered.changes.items()]
 

@@ -6,7 +6,7 @@ Topics' and brokers' overrides are metadata records; a change takes effect at on
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Request
@@ -130,26 +130,45 @@ def incremental_alter_configs(
     broker: "Broker", request: Request, message: m.IncrementalAlterConfigsRequest
 ) -> Awaitable[m.IncrementalAlterConfigsResponse]:
     """Loggers belong to this process, all else is for the controller to decide."""
-    if any(resource.resource_type == Resource.BROKER_LOGGER for resource in message.resources):
-        return _with_loggers(broker, request, message)
-    return forward(broker, request, message)
+
+    def answer_here(resource: Any) -> bool:
+        if resource.resource_type == Resource.BROKER_LOGGER:
+            _alter_loggers(broker, resource, message.validate_only)
+            return True
+        return _is_mine(broker, resource)
+
+    part = m.IncrementalAlterConfigsRequest(validate_only=message.validate_only)
+    return _alter(broker, request, message, part, m.IncrementalAlterConfigsResponse, answer_here)
 
 
-async def _with_loggers(
-    broker: "Broker", request: Request, message: m.IncrementalAlterConfigsRequest
-) -> m.IncrementalAlterConfigsResponse:
-    R = m.IncrementalAlterConfigsResponse
-    rest = [resource for resource in message.resources if resource.resource_type != Resource.BROKER_LOGGER]
-    counts = Counter(resource.resource_name for resource in message.resources if resource not in rest)
+def alter_configs(
+    broker: "Broker", request: Request, message: m.AlterConfigsRequest
+) -> Awaitable[m.AlterConfigsResponse]:
+    part = m.AlterConfigsRequest(validate_only=message.validate_only)
+    return _alter(broker, request, message, part, m.AlterConfigsResponse, lambda resource: _is_mine(broker, resource))
+
+
+def _is_mine(broker: "Broker", resource: Any) -> bool:
+    """Raises unless a broker's configuration is asked of that broker itself, which alone can check it. Never answers."""
+    if resource.resource_type == Resource.BROKER and resource.resource_name:
+        _require_this_broker(broker, resource.resource_name)
+    return False
+
+
+def _alter(
+    broker: "Broker", request: Request, message: Any, part: Any, R: Any, answer_here: Callable[[Any], bool]
+) -> Awaitable[Any]:
+    """Answer what can be answered here, and have the controller answer the rest."""
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in message.resources)
     answers: dict[int, Any] = {}
     for at, resource in enumerate(message.resources):
-        if resource.resource_type != Resource.BROKER_LOGGER:
-            continue
         error, text = Err.NONE, None
         try:
-            if counts[resource.resource_name] > 1:
+            if counts[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(Err.INVALID_REQUEST, "the resource appears twice in the request")
-            _alter_loggers(broker, resource, message.validate_only)
+            if not answer_here(resource):
+                part.resources.append(resource)
+                continue
         except KafkaError as refused:
             error, text = refused.error, refused.message
         answers[at] = R.AlterConfigsResourceResponse(
@@ -158,11 +177,16 @@ async def _with_loggers(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-    if not rest:
-        return R(responses=list(answers.values()))
-    part = m.IncrementalAlterConfigsRequest(resources=rest, validate_only=message.validate_only)
-    decided = iter((await forward_part(broker, request, part)).responses)
-    return R(responses=[answers.get(at) or next(decided) for at in range(len(message.resources))])
+    if not answers:
+        return forward(broker, request, message)
+    decided = forward_part(broker, request, part) if part.resources else None
+    return _joined(R, answers, decided, len(message.resources))
+
+
+async def _joined(R: Any, answers: dict[int, Any], decided: Awaitable[Any] | None, count: int) -> Any:
+    """All answers in the order in which they were asked for."""
+    rest = iter((await decided).responses if decided is not None else ())
+    return R(responses=[answers[at] if at in answers else next(rest) for at in range(count)])
 
 
 # ---- listing
