@@ -81,12 +81,13 @@ def main(words: Sequence[str]) -> int:
     except ConfigError as error:
         return refuse(str(error))
     from headrace.broker.server import StartupError, run
+    from headrace.quorum import QuorumError
 
     set_up_logging(arguments.verbose)
     warn_of_idle_options(config)
     try:
         run(config, on_ready=announce)
-    except StartupError as error:
+    except (StartupError, QuorumError) as error:
         return refuse(str(error))
     except KeyboardInterrupt:
         # Before the broker has taken over the signals there is nothing to stop in order.

@@ -13,7 +13,7 @@ from headrace.clock import Clock
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
-from headrace.quorum import Network, PeerError
+from headrace.quorum import Network, PeerError, QuorumError
 from headrace.raft.messages import (
     Answer,
     Answered,
@@ -96,6 +96,9 @@ class Driver:
         self._timer_at_ms = NEVER_MS
         self._tasks: set[asyncio.Task[None]] = set()
         self._complained: set[tuple[str, Err]] = set()
+        self._welcome = False
+        """Whether any other node has taken this one for one of its cluster."""
+        self._refusers: set[tuple[str, int]] = set()
 
     @property
     def running(self) -> bool:
@@ -233,6 +236,7 @@ class Driver:
             self.step(Failed(to, request))
         else:
             self._complain(address, key, reply)
+            self._check_welcome(address, reply)
             self.step(Answered(to, request, reply))
 
     def _complain(self, address: tuple[str, int], key: ApiKey, reply: Reply) -> None:
@@ -244,6 +248,25 @@ class Driver:
         if known not in self._complained:
             self._complained.add(known)
             logger.warning("%s:%d refuses %s: %s [%s]", host, port, key.name, reply.error.text, reply.error.name)
+
+    def _check_welcome(self, address: tuple[str, int], reply: Reply) -> None:
+        """A node that most others refuse, and none has ever taken, is in the wrong place: trying again changes nothing."""
+        mine = self.node.key.id
+        if reply.error is Err.INCONSISTENT_CLUSTER_ID:
+            self._refusers.add(address)
+            others = {voter.address(self.node.options.listener) for voter in self.node.voters if voter.id != mine}
+            others.update(self.node.options.bootstrap_servers)
+            if not self._welcome and len(self._refusers) > len(others - {None}) // 2:
+                self._host.fail(
+                    QuorumError(
+                        f"this node's folder belongs to cluster {self._cluster_id}, its controllers to another cluster: "
+                        "give it a folder of theirs, or the right controllers"
+                    )
+                )
+        elif reply.error is Err.UNKNOWN_SERVER_ERROR and reply.leadership.leader_id == mine and self.node.leader is None:
+            self._host.fail(QuorumError(f"another node with the id {mine} leads the quorum: every node needs an id of its own"))
+        else:
+            self._welcome = True
 
     async def _probe(self, voter: Voter) -> None:
         address = voter.address(self.node.options.listener)
