@@ -1,0 +1,192 @@
+"""Streams into topics: whatever is killed, and when, every record arrives; marks tell those that came twice."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from headrace.testing.broker import TestBroker
+from tests.spark.topics import make_topic, records_of
+
+DRIVER = Path(__file__).with_name("stream_driver.py")
+LIMIT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def bootstrap(spark):
+    with TestBroker() as broker:
+        yield broker.bootstrap
+
+
+def fill(spark, bootstrap, topic, count, first=0):
+    frame = spark.range(first, first + count).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value")
+    frame.write.format("headrace").mode("append").options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic}).save()
+
+
+def start(spark, bootstrap, source, target, checkpoint, **options):
+    """A query from topic to topic, some batches long, that ends when all is read."""
+    frame = (
+        spark.readStream.format("headrace")
+        .options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": source, "startingOffsets": "earliest"})
+        .option("maxOffsetsPerTrigger", "500")
+        .load()
+        .select("key", "value")
+    )
+    settings = {"kafka.bootstrap.servers": bootstrap, "topic": target, "checkpointLocation": str(checkpoint), **options}
+    return frame.writeStream.format("headrace").options(**settings).trigger(availableNow=True).start()
+
+
+def numbers(bootstrap, topic):
+    return Counter(int(r.value) for records in records_of(bootstrap, topic).values() for r in records)
+
+
+def marks(bootstrap, topic):
+    names = ("headrace.query", "headrace.batch", "headrace.partition", "headrace.row")
+    return {
+        (tuple(dict(r.headers)[name] for name in names), r.value)
+        for records in records_of(bootstrap, topic).values()
+        for r in records
+    }
+
+
+def test_a_batch_that_runs_again_doubles_records_under_the_same_marks(spark, bootstrap, tmp_path):
+    make_topic(bootstrap, "again-in", partitions=2)
+    make_topic(bootstrap, "again-out", partitions=2)
+    fill(spark, bootstrap, "again-in", 1200)
+    query = start(spark, bootstrap, "again-in", "again-out", tmp_path / "cp", dedupHeaders="true")
+    assert query.awaitTermination(LIMIT_S)
+    assert numbers(bootstrap, "again-out") == Counter(range(1200))
+    before = marks(bootstrap, "again-out")
+    assert len(before) == 1200 and {batch for (_, batch, _, _), _ in before} == {b"0", b"1", b"2"}
+    # As after a crash between the last batch's write and its commit.
+    for name in ("2", ".2.crc"):
+        (tmp_path / "cp" / "commits" / name).unlink(missing_ok=True)
+    assert start(spark, bootstrap, "again-in", "again-out", tmp_path / "cp", dedupHeaders="true").awaitTermination(LIMIT_S)
+    doubled = numbers(bootstrap, "again-out")
+    assert set(doubled) == set(range(1200)) and max(doubled.values()) == 2
+    assert marks(bootstrap, "again-out") == before
+
+
+def test_killed_workers_lose_nothing(spark, bootstrap, tmp_path):
+    make_topic(bootstrap, "kill-in", partitions=3)
+    make_topic(bootstrap, "kill-out", partitions=3)
+    fill(spark, bootstrap, "kill-in", 2000)
+    query = start(spark, bootstrap, "kill-in", "kill-out", tmp_path / "cp")
+    wait_until(lambda: sum(numbers(bootstrap, "kill-out").values()) >= 500)
+    killed = kill_workers()
+    try:
+        query.awaitTermination(LIMIT_S)
+    except Exception as error:
+        # One attempt per task on a local master: the query ends, and says why.
+        assert killed, str(error)
+    assert start(spark, bootstrap, "kill-in", "kill-out", tmp_path / "cp").awaitTermination(LIMIT_S)
+    found = numbers(bootstrap, "kill-out")
+    assert set(found) == set(range(2000))
+
+
+def kill_workers():
+    """Every Python process that runs tasks of this process's Spark: the leaves under its JVM."""
+    children = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue
+            children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
+    killed, left = [], list(children.get(os.getpid(), ()))
+    while left:
+        pid = left.pop()
+        left += children.get(pid, ())
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"pyspark.daemon" in command and not children.get(pid) and b"pyspark.worker" in command:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+        except OSError:
+            continue
+    return killed
+
+
+def wait_until(is_so, limit_s=LIMIT_S):
+    deadline = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.05)
+
+
+def run_driver(bootstrap, source, target, checkpoint):
+    return subprocess.Popen(
+        [sys.executable, str(DRIVER), bootstrap, source, target, str(checkpoint)],
+        cwd=DRIVER.parent.parent.parent,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+MOMENTS = {
+    "planned": lambda bootstrap, target, checkpoint: (checkpoint / "offsets" / "1").exists(),
+    "half written": lambda bootstrap, target, checkpoint: sum(numbers(bootstrap, target).values()) > 700,
+    "committed": lambda bootstrap, target, checkpoint: (checkpoint / "commits" / "1").exists(),
+    "late": lambda bootstrap, target, checkpoint: (checkpoint / "commits" / "3").exists(),
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("moment", list(MOMENTS))
+def test_a_killed_driver_loses_nothing(spark, bootstrap, tmp_path, moment):
+    topic = f"driver-{moment.replace(' ', '-')}"
+    make_topic(bootstrap, f"{topic}-in", partitions=3)
+    make_topic(bootstrap, f"{topic}-out", partitions=3)
+    fill(spark, bootstrap, f"{topic}-in", 3000)
+    first = run_driver(bootstrap, f"{topic}-in", f"{topic}-out", tmp_path / "cp")
+    wait_until(lambda: MOMENTS[moment](bootstrap, f"{topic}-out", tmp_path / "cp"))
+    # The driver and all that it started, at once.
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    second = run_driver(bootstrap, f"{topic}-in", f"{topic}-out", tmp_path / "cp")
+    assert second.wait(LIMIT_S) == 0
+    assert set(numbers(bootstrap, f"{topic}-out")) == set(range(3000))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("round_number", range(4))
+def test_a_killed_broker_loses_and_doubles_nothing_within_a_query(spark, tmp_path, round_number):
+    with TestBroker(tmp_path / "broker") as broker:
+        make_topic(broker.bootstrap, "in", partitions=3)
+        make_topic(broker.bootstrap, "out", partitions=3)
+        fill(spark, broker.bootstrap, "in", 4000)
+        query = start(spark, broker.bootstrap, "in", "out", tmp_path / "cp")
+        wait_until(lambda: sum(numbers(broker.bootstrap, "out").values()) >= 500 * (round_number + 1))
+        broker.kill()
+        broker.start()
+        assert query.awaitTermination(LIMIT_S)
+        assert set(numbers(broker.bootstrap, "out")) == set(range(4000))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"topic": "a b"}, "is not a topic name"),
+        ({"kafka.acks": "0"}, "waits for all in-sync replicas"),
+        ({"dedupHeader": "true"}, "did you mean 'dedupHeaders'?"),
+    ],
+)
+def test_wrong_options_end_a_stream_before_it_writes(spark, bootstrap, tmp_path, options, words):
+    make_topic_once(bootstrap, "wrong-in")
+    with pytest.raises(Exception) as caught:
+        start(spark, bootstrap, "wrong-in", "wrong-out", tmp_path / "cp", **options).awaitTermination(LIMIT_S)
+    assert words in str(caught.value)
+
+
+def make_topic_once(bootstrap, name):
+    try:
+        make_topic(bootstrap, name)
+    except Exception as error:
+        assert "exists" in str(error).lower()
