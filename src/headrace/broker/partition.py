@@ -529,6 +529,17 @@ class Partition:
         high_watermark = self.high_watermark
         return high_watermark if unstable is None or unstable > high_watermark else unstable
 
+    def parting(self, last_epoch: int, offset: int) -> tuple[int, int] | None:
+        """(epoch, its end here), the last that this log may share with another one; None: all of the other's is here.
+
+        The other one ends at `offset` with a record of `last_epoch`. Raises OFFSET_OUT_OF_RANGE where none can be told.
+        """
+        log = self.log
+        epoch, end_offset = log.epochs.end_offset_for(last_epoch, log.end_offset)
+        if epoch == -1 or end_offset == -1:
+            raise KafkaError(Err.OFFSET_OUT_OF_RANGE, "no leader epoch is known for the fetched offset")
+        return None if epoch >= last_epoch and end_offset >= offset else (epoch, end_offset)
+
     # ---- leaving
 
     def stop(self) -> None:

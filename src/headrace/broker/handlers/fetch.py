@@ -186,22 +186,19 @@ class FetchHandler:
         if reading.length >= query.min_bytes or reading.length >= bytes_max:
             reading.enough = True
 
+    @staticmethod
     def diverging(
-        self, partition: Partition, index: int, last_fetched_epoch: int, offset: int
+        partition: Partition, index: int, last_fetched_epoch: int, offset: int
     ) -> FetchResult | None:
         """The fetcher's last record is of another history than this log: tell it where they part (KIP-595)."""
         if last_fetched_epoch < 0:
             return None
-        log = partition.log
-        epoch, end_offset = log.epochs.end_offset_for(last_fetched_epoch, log.end_offset)
-        if epoch == -1 or end_offset == -1:
-            raise KafkaError(Err.OFFSET_OUT_OF_RANGE, "no leader epoch is known for the fetched offset")
-        if epoch >= last_fetched_epoch and end_offset >= offset:
+        shared = partition.parting(last_fetched_epoch, offset)
+        if shared is None:
             return None
-        detail = FetchDetail(diverging_epoch_and_end_offset=(epoch, end_offset))
-        return (
-            index, 0, partition.high_watermark, partition.last_stable_offset, log.log_start_offset, 0, None, -1, detail,
-        )  # fmt: skip
+        detail = FetchDetail(diverging_epoch_and_end_offset=shared)
+        log_start = partition.log.log_start_offset
+        return index, 0, partition.high_watermark, partition.last_stable_offset, log_start, 0, None, -1, detail
 
     def _nearer(self, partition: Partition, target: Target, rack: str) -> FetchResult | None:
         """A replica in the consumer's rack is in sync and has what it asks for: the consumer should go there."""
