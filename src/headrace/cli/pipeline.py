@@ -90,6 +90,8 @@ def dry_run(
         from headrace.spark.pipelines.launch import dry_run as check
         from headrace.spark.pipelines.launch import load
 
+        if _declarative(spec, "dry-run", master, conf):
+            return
         pipeline = load(spec, master, pairs(conf))
         if graph is not None:
             drawn = svg(pipeline) if graph.suffix == ".svg" else mermaid(pipeline)
@@ -123,10 +125,12 @@ def run(
         from headrace.spark.pipelines.launch import load
         from headrace.spark.pipelines.launch import run as run_pipeline
 
-        pipeline = load(spec, master, pairs(conf))
         if detach:
-            _detach(pipeline.where.file)
+            _detach()
             return
+        if _declarative(spec, "run", master, conf):
+            return
+        pipeline = load(spec, master, pairs(conf))
         with RunDisplay(quiet=as_json) as display:
             outcome = run_pipeline(pipeline, bounded=bounded, say=_say, on_start=display.begin, on_update=display.update, show=display.show)
         if as_json:
@@ -137,7 +141,26 @@ def run(
             _fail(f"headrace: {outcome.error}", 1)
 
 
-def _detach(spec: Path) -> None:
+def _declarative(spec: Path | None, action: str, master: str | None, conf: list[str]) -> bool:
+    """Run a project of Spark's own declarative pipelines, if this is one."""
+    from headrace.spark.pipelines.declarative import is_declarative, run_declarative
+    from headrace.spark.pipelines.load import find_spec
+    from headrace.spark.pipelines.runs import create_run
+
+    path = find_spec(spec)
+    if not is_declarative(path):
+        return False
+    where, settings = master or "local[*]", pairs(conf)
+    entry = None
+    if action == "run":
+        entry = create_run(path.parent.name, path, master=where, mode="bounded", storage=str(path.parent))
+    code = run_declarative(path, action, where, settings, entry)
+    if code:
+        raise typer.Exit(1)
+    return True
+
+
+def _detach() -> None:
     """The same command as a process of its own, which the registry then shows."""
     from headrace.spark.pipelines.runs import list_runs, registry_folder
 
@@ -160,7 +183,7 @@ def _detach(spec: Path) -> None:
         time.sleep(0.1)
     text = log.read_text(errors="replace").strip()
     log.unlink()
-    _fail(text or f"headrace: {spec} did not start", child.returncode or 1)
+    _fail(text or "headrace: the run did not start", child.returncode or 1)
 
 
 @app.command("list")

@@ -185,3 +185,16 @@ def test_spec_is_found_by_folder_and_missing_ones_say_what_to_do(project: Path) 
     assert find_spec(project) == project / "pipeline.yml"
     with pytest.raises(SpecInvalid, match="no such file"):
         find_spec(project / "other.yaml")
+
+
+def test_functions_under_the_decorators_of_pyspark_pipelines_read_by_name(project: Path) -> None:
+    (project / "score.py").write_text(
+        "from pyspark import pipelines as dp\n"
+        "@dp.temporary_view(name='scores')\n"
+        "def score():\n"
+        "    other = spark.sql('SELECT * FROM orders')\n"
+        "    return spark.readStream.table('clean').join(spark.read.table('db.t'))\n"
+    )
+    scored = load(project, GOOD).transforms["scored"]
+    assert scored.decorated and scored.function == "scores"
+    assert set(scored.inputs) == {"clean", "orders"}

@@ -24,6 +24,13 @@ def test_batches_count_once_however_often_they_are_reported() -> None:
     assert progress.expectations == {"a.x": {"rows": 30, "failed": 2}}
 
 
+def test_counts_in_the_form_that_connect_sends() -> None:
+    progress = QueryProgress("s", "t")
+    fields = [{"name": "rows"}, {"name": "x"}]
+    progress.take(report(0, 4, observedMetrics={"expect_a": {"values": [4, 1], "schema": {"fields": fields}}, "expect_b": {}}))
+    assert progress.expectations == {"a.x": {"rows": 4, "failed": 1}}
+
+
 def test_state_watermark_and_late_rows() -> None:
     progress = QueryProgress("s", "t")
     progress.take(report(0, 1, eventTime={"watermark": "1970-01-01T00:00:00.000Z"}))

@@ -98,6 +98,19 @@ def test_second_run_on_the_same_checkpoints_is_refused_by_name(tmp_path: Path) -
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True).stdout == "held\n"
 
 
+def test_driver_that_outlives_its_run_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = make(tmp_path, storage="/here")
+    entry.write_progress({"state": "done", "queries": []})
+    driver = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    entry.note_driver(driver.pid)
+    monkeypatch.setattr(runs, "DRIVER_LIMIT_S", 0.3)
+    with pytest.raises(AlreadyRunning, match=f"process {driver.pid}"), checkpoints_locked("/here", "p", tmp_path):
+        pass
+    driver.communicate(b"\n")
+    with checkpoints_locked("/here", "p", tmp_path):
+        pass
+
+
 def test_old_runs_are_removed_and_broken_folders_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "KEPT_RUNS", 2)
     for _ in range(5):

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from headrace.spark.pipelines.decorated import collecting
 from headrace.spark.pipelines.failures import EXPECTATION_MARK, problem_of, sql_problem
 from headrace.spark.pipelines.graph import build_order, needed_for
 from headrace.spark.pipelines.problems import Problem, SpecInvalid, Where
@@ -135,9 +136,7 @@ def _python(spark: "SparkSession", transform: Transform, built: Built) -> "DataF
     assert transform.python_path is not None and transform.function is not None
     where = transform.place("python")
     with _at(where):
-        function = getattr(load_module(transform.python_path), transform.function)
-        given = [built.frames[name] for name in transform.inputs]
-        made = function(*given, spark=spark) if transform.wants_spark else function(*given)
+        made = _called(spark, transform, built)
         if not isinstance(made, Classic):
             problem = Problem(where, f"{transform.function} returned {type(made).__name__}", "return a DataFrame")
             raise SpecInvalid([problem])
@@ -145,7 +144,19 @@ def _python(spark: "SparkSession", transform: Transform, built: Built) -> "DataF
         return made
 
 
-def load_module(path: Path) -> ModuleType:
+def _called(spark: "SparkSession", transform: Transform, built: Built) -> Any:
+    assert transform.python_path is not None and transform.function is not None
+    if transform.decorated:
+        context, found = collecting()
+        with context:
+            load_module(transform.python_path, spark=spark)
+        return found[transform.function]()
+    function = getattr(load_module(transform.python_path), transform.function)
+    given = [built.frames[name] for name in transform.inputs]
+    return function(*given, spark=spark) if transform.wants_spark else function(*given)
+
+
+def load_module(path: Path, **names: Any) -> ModuleType:
     """A file of the user's, with its folder importable, and its functions sent to executors as they are.
 
     Executors need not have the project's files: what was imported from its folder travels by value.
@@ -159,6 +170,7 @@ def load_module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    vars(module).update(names)
     sys.modules[name] = module
     spec.loader.exec_module(module)
     for one in list(sys.modules.values()):

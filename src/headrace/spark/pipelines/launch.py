@@ -106,6 +106,8 @@ def run(
             say(f"run {entry.info.run_id}: starting Spark on {pipeline.spark.master} ...")
             spark = open_session(pipeline, entry.log_file)
             try:
+                if not is_connect(pipeline.spark.master):
+                    entry.note_driver(int(spark._jvm.java.lang.ProcessHandle.current().pid()))
                 going = PipelineRun(pipeline, spark, bounded=is_bounded, entry=entry, on_update=on_update, show=show)
                 with _signals(going):
                     return going.go()

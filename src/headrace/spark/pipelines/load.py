@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.spark.pipelines import keys
+from headrace.spark.pipelines.decorated import decorated_name, is_decorated, tables_read
 from headrace.spark.pipelines.document import Block, Items, Scalar, Value, read_document
 from headrace.spark.pipelines.graph import cycle_in
 from headrace.spark.pipelines.keys import exactly_one, read_part
@@ -32,7 +33,7 @@ from headrace.spark.pipelines.spec import (
 )
 from headrace.spark.pipelines.sql_text import tables_of
 
-SPEC_NAMES = ("pipeline.yaml", "pipeline.yml")
+SPEC_NAMES = ("pipeline.yaml", "pipeline.yml", "spark-pipeline.yml", "spark-pipeline.yaml")
 SPEC_BYTES_MAX = 1 << 20
 SCHEMALESS = frozenset({"text", "delta"})
 TYPED = frozenset({"json", "avro", "protobuf"})
@@ -236,6 +237,8 @@ class _Loader:
         if function not in functions:
             self.wrong(where, f"{file} has no function {function}", choose(function, list(functions), "functions"))
             return None
+        if is_decorated(functions[function]):
+            return self._decorated(name, path, functions[function], found)
         arguments = functions[function].args
         parameters = [argument.arg for argument in [*arguments.posonlyargs, *arguments.args]]
         wants_spark = "spark" in parameters
@@ -244,6 +247,13 @@ class _Loader:
         if len(inputs) != len(taken):
             self.wrong(found["at"]["inputs"], f"{function} takes {len(taken)} inputs, {len(inputs)} are given", f"name one for each of: {', '.join(taken)}")
         return Transform(name=name, inputs=tuple(inputs), python_path=path, function=function, wants_spark=wants_spark, **found)
+
+    def _decorated(self, name: str, path: Path, function: ast.FunctionDef, found: dict[str, Any]) -> Transform:
+        """What it reads must be literal in its text; names that are no parts of the spec are tables of the catalog."""
+        given = found.pop("inputs", None)
+        reads = tables_read(function) if given is None else given
+        made = Transform(name=name, inputs=tuple(reads), python_path=path, function=decorated_name(function), decorated=True, **found)
+        return made
 
     # -- sinks
 
@@ -299,6 +309,9 @@ class _Loader:
         for name, transform in transforms.items():
             if transform.sql is not None:
                 transforms[name] = replace(transform, inputs=self._sql_inputs(transform, by_lower))
+                continue
+            if transform.decorated:
+                transforms[name] = replace(transform, inputs=tuple(read for read in transform.inputs if read in declared))
                 continue
             for read in transform.inputs:
                 if read not in declared:

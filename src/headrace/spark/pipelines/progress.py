@@ -1,5 +1,6 @@
 """How a run goes, as plain data: what Spark reports of each query, added up. Pure: reports in, figures out."""
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -70,7 +71,9 @@ class QueryProgress:
             if not name.startswith(METRIC):
                 continue
             node = name.removeprefix(METRIC)
-            counts = counts if isinstance(counts, Mapping) else counts.asDict()
+            counts = _by_name(counts if isinstance(counts, Mapping) else counts.asDict())
+            if ROWS not in counts:
+                continue  # the part that counts was not run in this batch
             for one, failed in counts.items():
                 if one != ROWS:
                     sums = self.expectations.setdefault(f"{node}.{one}", {"rows": 0, "failed": 0})
@@ -81,9 +84,26 @@ class QueryProgress:
         return {name: value for name, value in asdict(self).items() if not name.startswith("_")}
 
 
+def _by_name(counts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Connect sends values and their schema apart."""
+    if set(counts) == {"values", "schema"}:
+        return dict(zip((one["name"] for one in counts["schema"]["fields"]), counts["values"]))
+    return counts
+
+
 def _source(report: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("description", "startOffset", "endOffset", "latestOffset", "numInputRows", "metrics")
-    return {key: report.get(key) for key in keys}
+    return {key: _decoded(report.get(key)) for key in keys}
+
+
+def _decoded(value: Any) -> Any:
+    """Offsets may come as JSON in a text."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
 
 
 def eta_s(elapsed_s: float, fraction: float | None) -> float | None:

@@ -170,9 +170,8 @@ class PipelineRun:
         return self._failed(running, str(failure))
 
     def _take_reports(self, running: Running, query: "StreamingQuery") -> None:
-        for report in query.recentProgress:
-            plain = report if isinstance(report, dict) else _plain_report(report)
-            if running.progress.take(plain):
+        for report in self._new_reports(running, query):
+            if running.progress.take(report):
                 running.progress.error = ""
                 self._committer.reported(running.sink, running.progress.sources)
         if running.progress.state in ("starting", "retrying") and running.progress.batches:
@@ -180,6 +179,14 @@ class PipelineRun:
         calm_s = self.pipeline.retries.reset_after_ms / 1000
         if running.failures and time.monotonic() - running.started_s > calm_s:
             running.failures = running.progress.attempts = 0
+
+    def _new_reports(self, running: Running, query: "StreamingQuery") -> list[Any]:
+        """The last one, or all that Spark still has where some were missed: asking for all each time costs much."""
+        last = query.lastProgress
+        if last is None:
+            return []
+        is_next = last["batchId"] <= running.progress.batch + 1 and running.progress.batch >= 0
+        return [last] if is_next else list(query.recentProgress)
 
     # -- starting and failing
 
@@ -273,12 +280,6 @@ class PipelineRun:
 
 class RunFailed(RuntimeError):
     """A query failed for good."""
-
-
-def _plain_report(report: Any) -> dict[str, Any]:
-    import json
-
-    return json.loads(report.json)  # type: ignore[no-any-return]
 
 
 def _session_settings(pipeline: Pipeline) -> dict[str, str]:

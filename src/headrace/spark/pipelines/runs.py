@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 HEARTBEAT_LIMIT_MS = 15_000
+DRIVER_LIMIT_S = 30.0
 KEPT_RUNS = 50
 ENDED = frozenset({"done", "stopped", "failed", "lost"})
 
@@ -78,6 +79,10 @@ class RunEntry:
     def write_progress(self, snapshot: Mapping[str, Any]) -> None:
         _write_json(self.folder / "progress.json", {**snapshot, "heartbeat_ms": now_ms()})
 
+    def note_driver(self, pid: int) -> None:
+        """The JVM's own process: it may outlive this one for a moment, with its hands on the checkpoints."""
+        _write_json(self.folder / "driver.json", {"pid": pid, "process_start": process_start(pid)})
+
     def stop_requested(self) -> str | None:
         """`graceful` or `now` once someone has asked."""
         try:
@@ -125,7 +130,26 @@ def checkpoints_locked(storage: str, pipeline: str, registry: Path | None = None
                 f"{pipeline} is already running on {storage} ({which}): stop it with `headrace pipeline stop {pipeline}`, "
                 "or give this one a `storage:` of its own"
             ) from None
+        _wait_for_drivers(base, storage)
         yield
+
+
+def _wait_for_drivers(base: Path, storage: str) -> None:
+    """A run that was killed leaves a driver that notices a little later; two must not write the same checkpoints."""
+    deadline = time.monotonic() + DRIVER_LIMIT_S
+    for run in list_runs(base):
+        if run.info.storage != storage or run.info.host != socket.gethostname():
+            continue
+        try:
+            driver = json.loads((run.folder / "driver.json").read_text())
+        except (OSError, ValueError):
+            continue
+        while driver["process_start"] and process_start(driver["pid"]) == driver["process_start"]:
+            if time.monotonic() > deadline:
+                raise AlreadyRunning(
+                    f"the Spark driver of run {run.info.run_id}, process {driver['pid']}, has not ended and uses {storage}: end it first"
+                )
+            time.sleep(0.1)
 
 
 def list_runs(registry: Path | None = None) -> list[RunView]:

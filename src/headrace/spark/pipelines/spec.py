@@ -113,6 +113,8 @@ class Transform(Node):
     python_path: Path | None = None
     function: str | None = None
     wants_spark: bool = False
+    decorated: bool = False
+    """Under a decorator of pyspark.pipelines: called without arguments, reads views by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

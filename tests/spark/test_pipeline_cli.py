@@ -1,0 +1,95 @@
+"""`headrace pipeline` as users type it: a project from init, a run in the background, seen and stopped from elsewhere."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LIMIT_S = 250
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return os.environ | {"HEADRACE_RUNS": str(tmp_path / "runs"), "COLUMNS": "200"}
+
+
+def headrace(environment: dict[str, str], *words: str, cwd: Path, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "pipeline", *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_project_from_init_runs_in_the_background_until_stopped(spark: "SparkSession", tmp_path: Path, environment: dict[str, str]) -> None:
+    assert "headrace pipeline run --once" in headrace(environment, "init", "shop", cwd=tmp_path)
+    project = tmp_path / "shop"
+    started = headrace(environment, "run", "--detach", "--spark", "local[2]", cwd=project)
+    run_id = started.split()[0]
+    assert run_id.startswith("shop-")
+
+    refused = headrace(environment, "run", cwd=project, code=1)
+    assert "is already running" in refused and run_id in refused
+
+    state = wait_for_rows(environment, project, 200)
+    assert state["state"] == "running"
+    counts = next(query for query in state["progress"]["queries"] if query["sink"] == "orders_by_country")["expectations"]
+    assert counts["clean.positive_amount"] == {"rows": 200, "failed": 12}
+    assert run_id in headrace(environment, "list", cwd=tmp_path)
+
+    assert headrace(environment, "stop", "shop", cwd=tmp_path).strip() == f"{run_id}: stopped"
+    assert "nothing runs" in headrace(environment, "list", cwd=tmp_path)
+    assert "stopped" in headrace(environment, "list", "--all", cwd=tmp_path)
+    assert "shop: stopped" in headrace(environment, "watch", run_id, cwd=tmp_path)
+    assert spark.read.parquet(str(project / "out/orders")).count() == 188
+    assert spark.read.json(str(project / "out/rejected")).count() == 12
+
+
+def wait_for_rows(environment: dict[str, str], project: Path, rows: int) -> dict[str, Any]:
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        state: dict[str, Any] = json.loads(headrace(environment, "watch", "--json", cwd=project))
+        assert state["state"] in ("starting", "running"), state
+        queries = state["progress"]["queries"]
+        if queries and all(query["rows_in"] >= rows for query in queries):
+            return state
+        time.sleep(0.5)
+    raise AssertionError(f"no {rows} rows within {LIMIT_S} s")
+
+
+def test_bad_specs_and_commands_end_at_once_and_say_why(tmp_path: Path, environment: dict[str, str]) -> None:
+    assert "headrace pipeline init" in headrace(environment, "run", cwd=tmp_path, code=2)
+    headrace(environment, "init", "shop", cwd=tmp_path)
+    assert "is there already" in headrace(environment, "init", "shop", cwd=tmp_path, code=1)
+    assert "there is no template nothing" in headrace(environment, "init", "x", "--template", "nothing", cwd=tmp_path, code=2)
+    spec = tmp_path / "shop" / "pipeline.yaml"
+    spec.write_text(spec.read_text().replace("partition_by", "partion_by"))
+    refused = headrace(environment, "run", "--once", "shop", cwd=tmp_path, code=2)
+    assert "shop/pipeline.yaml:" in refused and "did you mean 'partition_by'?" in refused
+    spec.write_text(spec.read_text().replace("partion_by", "partition_by"))
+    assert "contradict" in headrace(environment, "run", "--once", "--continuous", "shop", cwd=tmp_path, code=2)
+    assert "no run shop" in headrace(environment, "stop", "shop", cwd=tmp_path, code=1)
+
+
+def test_dry_run_without_spark_draws_the_graph(tmp_path: Path, environment: dict[str, str]) -> None:
+    headrace(environment, "init", "shop", cwd=tmp_path)
+    shown = headrace(environment, "dry-run", "shop", "--no-spark", "--graph", "graph.svg", cwd=tmp_path)
+    assert "clean: SQL, 2 expectations" in shown and "shop is fine" in shown
+    assert (tmp_path / "graph.svg").read_text().startswith("<svg")
+    headrace(environment, "dry-run", "shop", "--no-spark", "--graph", "graph.md", cwd=tmp_path)
+    assert (tmp_path / "graph.md").read_text().startswith("```mermaid\nflowchart LR")
+
+
+def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path, environment: dict[str, str]) -> None:
+    code = "import sys; sys.modules['yaml'] = None; sys.modules['pyspark'] = None; from headrace.cli.main import main; main(['pipeline', 'run', '--once'])"
+    (tmp_path / "pipeline.yaml").write_text("name: x\n")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.strip()) == (1, "pipelines need Spark: pip install 'headrace[spark]'")
