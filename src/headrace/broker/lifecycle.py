@@ -29,7 +29,7 @@ REGISTRATION_TIMEOUT_MS = 5_000
 RETRY_S = 0.2
 LEAVE_TIMEOUT_MS = 10_000
 """How long a stop waits for others to take over."""
-LEAVE_HEARTBEAT_S = 0.05
+HURRIED_S = 0.02
 ASSIGNMENTS_AT_A_TIME = 2_000
 
 FATAL = {
@@ -122,7 +122,7 @@ class Lifecycle:
                 return
             if error in FATAL and not patient:
                 raise RegistrationRefused(f"broker {self._member.node_id} cannot join: {FATAL[error]} [{error.name}]")
-            if error is Err.DUPLICATE_BROKER_REGISTRATION and not patient and clock.monotonic_ms() > last_ms:
+            if error is Err.DUPLICATE_BROKER_REGISTRATION and clock.monotonic_ms() > last_ms:
                 raise RegistrationRefused(
                     f"broker {self._member.node_id} cannot join: another broker with this id is running;"
                     f" stop it or choose another node.id [{error.name}]"
@@ -170,10 +170,9 @@ class Lifecycle:
                 await self._heartbeat()
             except KafkaError as error:
                 logger.warning("no controller answers heartbeats: %s", error)
-            delay_s = LEAVE_HEARTBEAT_S if self.state is State.LEAVING else self._interval_s
-            if not self._want_fence and self.state is State.REGISTERED:
-                delay_s = LEAVE_HEARTBEAT_S
-            await self._sleep(delay_s)
+            # On its way in or out a broker asks again soon: somebody waits for it.
+            hurried = self.state is State.LEAVING or (self.state is State.REGISTERED and not self._want_fence)
+            await self._sleep(HURRIED_S if hurried else self._interval_s)
 
     async def _sleep(self, delay_s: float) -> None:
         try:
@@ -217,15 +216,22 @@ class Lifecycle:
             self._kick.set()
 
     async def assign_directories(self, directories: Mapping[PartitionKey, bytes]) -> None:
-        """Tell in which log dir each of some replicas lies."""
+        """Tell in which log dir each of some replicas lies. Tried again for as long as that may help."""
         rows = list(directories.items())
         for start in range(0, len(rows), ASSIGNMENTS_AT_A_TIME):
-            request = assignment_request(
-                self._broker.node_id, self.epoch, dict(rows[start : start + ASSIGNMENTS_AT_A_TIME])
-            )
+            part = dict(rows[start : start + ASSIGNMENTS_AT_A_TIME])
+            while (error := await self._assign(part)) is not Err.NONE:
+                if error not in (Err.STALE_BROKER_EPOCH, Err.REQUEST_TIMED_OUT) or self.state is State.STOPPED:
+                    raise KafkaError(error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _assign(self, directories: Mapping[PartitionKey, bytes]) -> Err:
+        request = assignment_request(self._broker.node_id, self.epoch, directories)
+        try:
             answer = await self._channel.request(ApiKey.ASSIGN_REPLICAS_TO_DIRS, request)
-            if answer.error_code:
-                raise KafkaError(err_of(answer.error_code))
+        except KafkaError as error:
+            return error.error
+        return err_of(answer.error_code)
 
     # ---- leaving
 

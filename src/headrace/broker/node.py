@@ -119,6 +119,7 @@ class Node:
         self._opened = True
         if config.is_broker:
             self._load_logs()
+        self._loaded = True
         self.controller = Controller(config.static, self.cluster_id, runtime.random.randrange, self.new_id)
         if config.is_controller:
             self._broker.controller = ActiveController(self._broker, self.quorum, self.controller)
@@ -178,7 +179,6 @@ class Node:
             if clock.monotonic_ms() - last_report > LOAD_REPORT_MS:
                 last_report = clock.monotonic_ms()
                 logger.info("opening logs: %d of %d, now %s", done, total, what)
-        self._loaded = True
         self._tell_notes()
 
     async def _register(self) -> None:
