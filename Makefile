@@ -34,7 +34,7 @@ run: $(BASE) ## the main job, live; ARGS="--for 60s --report out.html" runs it b
 	@$(BIN)/headrace demo $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy --strict, import contracts
-	@$(BIN)/ruff check src tests bench
+	@$(BIN)/ruff check src tests bench examples
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
