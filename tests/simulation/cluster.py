@@ -1,6 +1,7 @@
 """A whole cluster on simulated machines: started, struck, healed, and its replicas compared byte for byte."""
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
 
 from headrace.client.admin import Admin
@@ -18,6 +19,12 @@ CLIENT_PORT = 9092
 CONTROLLER_PORT = 9093
 CALM_S = 120.0
 """How long a healed cluster may take to have every replica in sync, in virtual seconds."""
+
+
+STRIKES = (
+    "kill", "kill", "power cut", "power cut of all", "freeze", "freeze", "isolate", "isolate", "deaf", "mute", "bridge",
+    "reset", "clock", "restart",
+)  # fmt: skip
 
 
 class SimCluster:
@@ -76,9 +83,9 @@ class SimCluster:
 
     # ---- faults
 
-    async def strike(self, dice: Random) -> None:
+    async def strike(self, dice: Random, kinds: Sequence[str] = STRIKES) -> None:
         """One fault, and its end."""
-        kind = dice.choice(STRIKES)
+        kind = dice.choice(kinds)
         name = dice.choice(self.names)
         seconds = dice.choice((0.2, 1.0, 4.0, 9.0)) * dice.random()
         self.events.append(f"{self.world.loop.time():.2f} {kind} {name} {seconds:.2f} s")
@@ -94,8 +101,9 @@ class SimCluster:
                 await asyncio.sleep(seconds)
                 await self.restart(name)
             case "power cut of all":
+                mode = dice.choice(list(CrashMode))
                 for each in self.names:
-                    self.node(each).crash()
+                    self.node(each).crash(mode)
                 await asyncio.sleep(seconds)
                 await asyncio.gather(*map(self.restart, self.names))
             case "freeze":
@@ -174,12 +182,6 @@ class SimCluster:
                     assert first[1].get(offset) == batches.get(offset), (
                         f"{topic}-{partition}: {first[0]} and {name} differ at {offset}: {self.events}"
                     )
-
-
-STRIKES = (
-    "kill", "kill", "power cut", "power cut of all", "freeze", "freeze", "isolate", "isolate", "deaf", "mute", "bridge",
-    "reset", "clock", "restart",
-)  # fmt: skip
 
 
 async def create(bootstrap: str, topic: str, partitions: int, replicas: int, configs: dict[str, str]) -> None:
