@@ -1,0 +1,105 @@
+"""Committed offsets while coordinators move: what a group was told is kept, and nobody ever sees it go back."""
+
+import asyncio
+import time
+
+import pytest
+
+from headrace.client.admin import Admin
+from headrace.client.errors import ClientError
+from headrace.client.groups import Groups
+from headrace.testing.simulator.world import World
+from tests.simulation.cluster import SimCluster, create
+
+TIME_BOX_S = 25.0
+AT = ("t", 0)
+
+
+class Group:
+    """One that commits 1, 2, 3, ... and one that looks; both through whatever happens."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self.bootstrap = bootstrap
+        self.name = name
+        self.acknowledged = 0
+        self.seen = 0
+        self.looks = 0
+
+    async def commit(self) -> None:
+        offset = 0
+        while True:
+            try:
+                async with Admin(self.bootstrap) as admin:
+                    groups = Groups(admin)
+                    while True:
+                        offset += 1
+                        await groups.commit(self.name, {AT: offset})
+                        self.acknowledged = offset
+                        await asyncio.sleep(0.02)
+            except ClientError:
+                await asyncio.sleep(0.1)
+
+    async def look(self) -> None:
+        while True:
+            try:
+                async with Admin(self.bootstrap) as admin:
+                    while True:
+                        await self.look_once(Groups(admin))
+                        await asyncio.sleep(0.03)
+            except ClientError:
+                await asyncio.sleep(0.1)
+
+    async def look_once(self, groups: Groups) -> None:
+        floor = max(self.acknowledged, self.seen)
+        found = (await groups.committed(self.name)).get(AT)
+        offset = 0 if found is None else found.offset
+        assert offset >= floor, f"group {self.name} saw {offset} after {floor}"
+        self.seen = max(self.seen, offset)
+        self.looks += 1
+
+
+def run(seed: int) -> list[Group]:
+    with World(seed) as world:
+        return world.run(_scenario(world))
+
+
+async def _scenario(world: World) -> list[Group]:
+    dice = world.dice("scenario")
+    cluster = SimCluster(world, settings={"offsets.topic.num.partitions": "3"})
+    await cluster.start()
+    await create(cluster.bootstrap, "t", 1, 3, {})
+    groups = [Group(cluster.bootstrap, f"g{number}") for number in range(3)]
+    tasks = [asyncio.create_task(work) for group in groups for work in (group.commit(), group.look())]
+    await asyncio.sleep(1.0)
+    for _ in range(dice.randint(1, 4)):
+        await cluster.strike(dice)
+        await asyncio.sleep(dice.random() * 2)
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(outcome, asyncio.CancelledError), f"{cluster.events}: {outcome!r}"
+    await cluster.calm("__consumer_offsets")
+    async with Admin(cluster.bootstrap) as admin:
+        for group in groups:
+            await group.look_once(Groups(admin))
+    return groups
+
+
+def check_seeds(seeds: range, time_box_s: float) -> None:
+    deadline = time.monotonic() + time_box_s
+    acknowledged = 0
+    for seed in seeds:
+        if time.monotonic() > deadline:
+            break
+        acknowledged += sum(group.acknowledged for group in run(seed))
+    assert acknowledged > 100
+
+
+def test_offsets_never_go_back_whatever_strikes() -> None:
+    check_seeds(range(200), TIME_BOX_S)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_offsets_never_go_back_in_thousands_of_histories() -> None:
+    check_seeds(range(200, 5_000), 1800.0)
