@@ -20,6 +20,7 @@ from headrace.errors import Err, KafkaError
 from headrace.metadata.image import Image
 from headrace.metadata.names import check_topic_name
 from headrace.metadata.outcome import Outcome, check_size
+from headrace.metadata.policy import MIN_ISR
 from headrace.metadata.records import Record
 from headrace.metadata.snapshot import config_record
 from headrace.metadata.versions import ELR_VERSION
@@ -114,8 +115,20 @@ def _alter_all(
             answer(resource, error.error, error.message)
         else:
             answer(resource, Err.NONE, None)
+    if ELR_VERSION in image.features:
+        records += _clear_eligible(records)
     check_size(len(records))
     return records
+
+
+def _clear_eligible(records: Sequence[Record]) -> list[Record]:
+    """Who is eligible to lead was found out under the old minimum, and says nothing under the new one (KIP-966)."""
+    cleared: list[Record] = []
+    for record, _ in records:
+        if isinstance(record, m.ConfigRecord) and record.name == MIN_ISR:
+            topic = record.resource_name if record.resource_type == Resource.TOPIC else ""
+            cleared.append((m.ClearElrRecord(topic_name=topic), 0))
+    return cleared
 
 
 def _alter_one(image: Image, resource: Any, config: BrokerConfig, alter: Alter) -> list[Record]:

@@ -155,7 +155,7 @@ class Controller:
     def update_features(
         self, image: Image, request: m.UpdateFeaturesRequest, version: int
     ) -> Outcome[m.UpdateFeaturesResponse]:
-        return features.update_features(image, request, version)
+        return features.update_features(image, request, version, self.config["min.insync.replicas"])
 
     def allocate_producer_ids(
         self, image: Image, request: m.AllocateProducerIdsRequest

@@ -4,10 +4,19 @@ v1 replaced the allow-downgrade flag by an upgrade type and added validate-only;
 """
 
 from headrace.errors import Err, KafkaError
-from headrace.metadata.image import METADATA_VERSION, METADATA_VERSION_MIN, Image
+from headrace.metadata.image import BROKER_CONFIG, METADATA_VERSION, METADATA_VERSION_MIN, Image
 from headrace.metadata.outcome import Outcome
+from headrace.metadata.policy import MIN_ISR
 from headrace.metadata.records import Record
-from headrace.metadata.versions import DEPENDENCIES, KNOWN_FEATURES, KRAFT_VERSION, LEVELS, SERVED_FEATURES
+from headrace.metadata.snapshot import config_record
+from headrace.metadata.versions import (
+    DEPENDENCIES,
+    ELR_VERSION,
+    KNOWN_FEATURES,
+    KRAFT_VERSION,
+    LEVELS,
+    SERVED_FEATURES,
+)
 from headrace.protocol import messages as m
 
 UPGRADE = 1
@@ -16,9 +25,9 @@ UNSAFE_DOWNGRADE = 3
 
 
 def update_features(
-    image: Image, request: m.UpdateFeaturesRequest, version: int
+    image: Image, request: m.UpdateFeaturesRequest, version: int, min_insync_replicas: int
 ) -> Outcome[m.UpdateFeaturesResponse]:
-    """All updates or none: the first that is refused decides."""
+    """All updates or none: the first that is refused decides. The minimum is what this node's own file says."""
     updates = {}
     kinds = {}
     for update in request.feature_updates:
@@ -31,6 +40,8 @@ def update_features(
     try:
         for name, new_level in updates.items():
             _check_update(image, name, new_level, kinds[name], proposed)
+            if name == ELR_VERSION and new_level and name not in image.features:
+                records += _one_minimum(image, min_insync_replicas)
             records.append((m.FeatureLevelRecord(name=name, feature_level=new_level), 0))
     except KafkaError as error:
         response = m.UpdateFeaturesResponse(error_code=error.error, error_message=error.message)
@@ -42,6 +53,17 @@ def update_features(
             for name in updates
         ]
     return Outcome([] if request.validate_only else records, response)
+
+
+def _one_minimum(image: Image, min_insync_replicas: int) -> list[Record]:
+    """Before leaders are chosen by it, `min.insync.replicas` is one number that all controllers and brokers agree on."""
+    records: list[Record] = []
+    if MIN_ISR not in image.config(BROKER_CONFIG, ""):
+        records.append(config_record(BROKER_CONFIG, "", MIN_ISR, str(min_insync_replicas)))
+    for (kind, name), overrides in sorted(image.configs.items()):
+        if kind == BROKER_CONFIG and name and MIN_ISR in overrides:
+            records.append(config_record(kind, name, MIN_ISR, None))
+    return records
 
 
 def _check_update(image: Image, name: str, new_level: int, kind: int, proposed: dict[str, int]) -> None:

@@ -75,6 +75,7 @@ KNOWN_FEATURES: dict[str, tuple[int, int]] = {
 SERVED_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (7, METADATA_VERSION_LATEST),
     KRAFT_VERSION: (0, 1),
+    ELR_VERSION: (0, 1),
     GROUP_VERSION: (0, GROUP_VERSION_LATEST),
 }
 """Levels that this build's own controller finalizes: what clients may rely on."""

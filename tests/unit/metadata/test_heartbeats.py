@@ -8,7 +8,7 @@ from headrace.errors import Err, KafkaError
 from headrace.metadata.heartbeats import BrokerState
 from headrace.metadata.versions import ELR_VERSION
 from headrace.protocol import messages as m
-from tests.unit.metadata.cases import create, new_topic
+from tests.unit.metadata.cases import create, features, incremental, new_topic
 from tests.unit.metadata.test_controller import DIRECTORY, Cluster, leaders
 
 
@@ -164,3 +164,17 @@ def test_eligible_leaders_are_kept_while_the_isr_is_below_its_minimum() -> None:
     assert leaders(cluster)[0][0] == 2
     partition = cluster.image.topics[topic.id].partitions[0]
     assert partition.recovery_state == 0, "nothing was lost"
+
+
+def test_eligible_leaders_need_one_minimum_and_forget_when_it_changes() -> None:
+    cluster = Cluster(3)
+    cluster.answer(create(new_topic("t", -1, -1, [("min.insync.replicas", "2")], [(0, [1, 2, 3])])))
+    cluster.answer(incremental((4, "1", [("min.insync.replicas", 0, "3")])))
+    assert cluster.answer(features((ELR_VERSION, 1, 1))).error_code == 0
+    assert cluster.image.config(4, "") == {"min.insync.replicas": "1"} and not cluster.image.config(4, "1")
+    for broker in (3, 2):
+        cluster.commit(cluster.controller.fence_broker(cluster.image, broker))
+    topic = cluster.image.topic_named("t")
+    assert topic is not None and topic.partitions[0].elr == (2,)
+    assert cluster.answer(incremental((2, "t", [("min.insync.replicas", 0, "1")]))).responses[0].error_code == 0
+    assert cluster.image.topics[topic.id].partitions[0].elr == ()
