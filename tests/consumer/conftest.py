@@ -1,10 +1,11 @@
-"""A broker with short timeouts, shared by the tests of the client's own consumer."""
+"""Brokers with short timeouts, Headrace's and Apache's, for the tests of the client's own consumer."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from headrace.testing.broker import TestBroker
+from tests.reference.apache import ApacheKafka, Unavailable, java, libs
 
 QUICK = {
     "group.consumer.min.session.timeout.ms": "1000",
@@ -15,7 +16,16 @@ QUICK = {
 }
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[TestBroker]:
-    with TestBroker(settings=QUICK) as running:
+@pytest.fixture(scope="module", params=["headrace", pytest.param("apache", marks=pytest.mark.reference)])
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBroker | ApacheKafka]:
+    if request.param == "headrace":
+        with TestBroker(settings=QUICK) as running:
+            yield running
+        return
+    try:
+        java()
+        libs()
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    with ApacheKafka(tmp_path_factory.mktemp("apache"), properties=dict(QUICK)) as running:
         yield running

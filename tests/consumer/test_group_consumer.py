@@ -1,4 +1,4 @@
-"""The client's consumer against a broker of its own: sharing, handing over, crashing, resetting, restarting."""
+"""The client's consumer against Headrace and Apache Kafka: sharing, handing over, crashing, resetting, restarting."""
 
 import asyncio
 import itertools
