@@ -64,6 +64,11 @@ FORGOTTEN = frozenset({Err.UNKNOWN_PRODUCER_ID, Err.INVALID_PRODUCER_ID_MAPPING,
 CURABLE = TOO_LARGE | FORGOTTEN | {Err.BROKER_NOT_AVAILABLE}
 
 
+def may_pass(error: ClientError) -> bool:
+    """Whether time may cure it: all that a retry does, and brokers that are away or just starting."""
+    return is_retriable(error) or isinstance(error, BrokerUnreachable | NotKafka | RequestTimedOut)
+
+
 class ProducerId(msgspec.Struct, frozen=True, gc=False):
     id: int
     epoch: int
@@ -226,7 +231,7 @@ class ProducerCore:
         found = self.cluster.topics.get(topic)
         if found is None:
             found = await self.cluster.retrying(
-                lambda: self._find(topic), can_retry=is_retriable, unknown_topic_wait_s=UNKNOWN_TOPIC_WAIT_S
+                lambda: self._find(topic), can_retry=may_pass, unknown_topic_wait_s=UNKNOWN_TOPIC_WAIT_S
             )
         return len(found.partitions)
 
@@ -541,7 +546,7 @@ class ProducerCore:
             check(answer.error_code, "producer id")
             return ProducerId(answer.producer_id, answer.producer_epoch)
 
-        return await self.cluster.retrying(attempt)
+        return await self.cluster.retrying(attempt, can_retry=may_pass)
 
     async def _find(self, topic: str) -> Topic:
         await self.cluster.refresh([topic])

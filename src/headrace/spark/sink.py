@@ -6,6 +6,7 @@ what (query, batch, task, producer, offsets): all that one decision by the drive
 tasks write in transactions.
 """
 
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -23,11 +24,14 @@ from headrace.client.cluster import Cluster
 from headrace.client.columnar.encode import RecordColumns, encode_rows, partitions_of
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.client.partitioner import Sticky
-from headrace.client.producer_core import OutgoingBatch, ProducerCore
+from headrace.client.producer_core import OutgoingBatch, ProducerCore, may_pass
 from headrace.errors import Err
 from headrace.spark.options import OptionError
 from headrace.spark.rows import Layout, chunks, layout_of, timestamps_of, with_dedup_headers
 from headrace.spark.sink_options import OVERWRITE, SinkOptions
+
+COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
+"""What a process that commits has loaded: schemas are not compiled and brokers not asked once more for each batch."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ class _Plan:
             self.options.bootstrap,
             client_id=self.options.client_id,
             request_timeout_s=self.options.request_timeout_ms / 1000,
+            retry_timeout_s=self.options.delivery_timeout_ms / 1000,
         )
 
     def producer(self, cluster: Cluster) -> ProducerCore:
@@ -122,7 +127,7 @@ class _Plan:
         names = [name for name in (self.options.topic, self.options.dead_letter_topic) if name is not None]
 
         async def ask() -> None:
-            async with self.cluster() as cluster:
+            async with Cluster(self.options.bootstrap, client_id=self.options.client_id) as cluster:
                 producer = ProducerCore(cluster)
                 for name in names:
                     await producer.partition_count(name)
@@ -146,16 +151,23 @@ class HeadraceWriter(DataSourceArrowWriter):
 
 
 class HeadraceStreamWriter(DataSourceStreamArrowWriter):
-    """A stream's sink. Spark makes it anew in each process that needs it: to plan, and for each batch's commit."""
+    """A stream's sink. Spark makes it anew in each process that needs it: to plan, and for each batch's commit.
+
+    A commit has nothing to do yet: records are there when their task is done. It is where a driver's decision on
+    transactions would be made, from the tasks' reports.
+    """
 
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
+        if COMMITTING in sys.modules:
+            return
         # `overwrite` is how Spark spells outputMode("complete") here: every batch is the whole table again.
         self._plan = _Plan(schema, options, False)
         try:
             self._plan.check_topics()
-        except ClientError:
+        except ClientError as error:
+            if isinstance(error, RequestFailed) and error.error is Err.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
             # Brokers may be away for a while without a stream having to end; tasks wait for them, and say so.
-            return
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         return _write_task(self._plan, iterator)
@@ -197,7 +209,8 @@ class _Task:
         self._letters = 0
 
     async def _open(self) -> None:
-        await self._cluster.__aenter__()
+        # A broker that is away for a moment must not end a stream.
+        await self._cluster.retrying(lambda: self._cluster.refresh(()), can_retry=may_pass)
         await self._producer.__aenter__()
 
     async def _close(self) -> None:
