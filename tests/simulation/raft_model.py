@@ -343,7 +343,7 @@ class Model:
 
     @staticmethod
     def voter(node_id: int) -> Voter:
-        return Voter(node_id, bytes([node_id]) * 16, (("CONTROLLER", f"c{node_id}", node_id),))
+        return Voter(node_id, bytes([node_id % 256]) * 16, (("CONTROLLER", f"c{node_id}", node_id),))
 
     def options(self, node_id: int) -> RaftOptions:
         own = self.voter(node_id)

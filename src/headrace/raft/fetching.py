@@ -193,8 +193,9 @@ def poll(node: "RaftNode", now_ms: int) -> None:
     state = node.state
     epoch, end = node.epoch, node.end
     request: Fetch | FetchSnapshot
-    # A leader that does not answer twice may have a successor that others know.
-    if isinstance(state, Follower) and (fetcher.failures < 2 or fetcher.failures % 2):
+    # A leader that does not answer may have a successor that others know: ask it and them in turn.
+    leaders_turn = fetcher.failures == 0 or fetcher.failures % 2 == (0 if node.leader_gone else 1)
+    if isinstance(state, Follower) and leaders_turn:
         if state.snapshot is not None:
             request = FetchSnapshot(epoch, node.key, state.snapshot, state.position)
         else:
