@@ -1,12 +1,16 @@
 """Small pipeline projects for tests: a folder, a spec, rows in files."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from headrace.spark.pipelines.load import load_pipeline
 from headrace.spark.pipelines.spec import Pipeline
+
+
+FIRST_FILE_S = 1_700_000_000
 
 
 class Project:
@@ -33,6 +37,8 @@ class Project:
         (self.folder / folder).mkdir(exist_ok=True)
         fresh = self.folder / f".{self.files}.tmp"
         fresh.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        # Spark takes files by their age, which for files of one moment is no order.
+        os.utime(fresh, (FIRST_FILE_S + self.files, FIRST_FILE_S + self.files))
         fresh.rename(self.folder / folder / f"{self.files:05}.json")
 
     def rows(self, spark: Any, path: str, order: str, format_: str = "parquet") -> list[tuple[Any, ...]]:
