@@ -9,7 +9,6 @@ from typing import Any
 from headrace.spark.pipelines.load import load_pipeline
 from headrace.spark.pipelines.spec import Pipeline
 
-
 FIRST_FILE_S = 1_700_000_000
 
 

@@ -49,7 +49,11 @@ def server(words: list[str], log: Path, ready: str, environment: Mapping[str, st
 @contextmanager
 def standalone_cluster(folder: Path, *, workers: int = 2) -> Iterator[str]:
     """A master and workers of one core each; gives the master's address."""
-    options = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile=file:{LOG_SETTINGS} {INFO}", "PYSPARK_PYTHON": sys.executable}
+    options = {
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile=file:{LOG_SETTINGS} {INFO}",
+        "PYSPARK_PYTHON": sys.executable,
+    }
     spark_class = str(HOME / "bin" / "spark-class")
     master = [spark_class, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     with server(master, folder / "master.log", r"Starting Spark master at (spark://\S+)", options) as found:

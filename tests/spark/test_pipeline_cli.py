@@ -23,13 +23,20 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 def headrace(environment: dict[str, str], *words: str, cwd: Path, code: int = 0) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "headrace", "pipeline", *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+        [sys.executable, "-m", "headrace", "pipeline", *words],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout if code == 0 else done.stderr
 
 
-def test_project_from_init_runs_in_the_background_until_stopped(spark: "SparkSession", tmp_path: Path, environment: dict[str, str]) -> None:
+def test_project_from_init_runs_in_the_background_until_stopped(
+    spark: "SparkSession", tmp_path: Path, environment: dict[str, str]
+) -> None:
     assert "headrace pipeline run --once" in headrace(environment, "init", "shop", cwd=tmp_path)
     project = tmp_path / "shop"
     started = headrace(environment, "run", "--detach", "--spark", "local[2]", cwd=project)

@@ -69,6 +69,8 @@ def test_project_of_sparks_own_declarative_pipelines(tmp_path: Path) -> None:
     write_project(project, "spark-pipelines", "declared")
     for _ in range(2):
         words = [sys.executable, "-m", "headrace", "pipeline", "run", str(project), "--spark", "local[2]"]
-        done = subprocess.run(words, env=os.environ | {"HEADRACE_RUNS": str(tmp_path / "runs")}, capture_output=True, text=True, timeout=400)
+        done = subprocess.run(
+            words, env=os.environ | {"HEADRACE_RUNS": str(tmp_path / "runs")}, capture_output=True, text=True, timeout=400
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     assert list((project / "spark-warehouse/positive").glob("*.parquet"))

@@ -137,7 +137,13 @@ sinks:
 """
 
 
-def small(project: Project, *, transform: str = "sql: SELECT * FROM orders", expect: str = "", sink: str = "out: {from: clean, files: out}") -> Pipeline:
+def small(
+    project: Project,
+    *,
+    transform: str = "sql: SELECT * FROM orders",
+    expect: str = "",
+    sink: str = "out: {from: clean, files: out}",
+) -> Pipeline:
     return project.spec(ONE_SINK.format(transform=transform, expect=expect, sink=sink))
 
 
@@ -179,7 +185,10 @@ def test_failed_query_starts_again_and_goes_on(spark: "SparkSession", project: P
 
 
 def test_query_that_keeps_failing_ends_the_run(spark: "SparkSession", project: Project) -> None:
-    project.write("broken.py", "from pyspark.sql.functions import udf\ndef broken(orders):\n    return orders.withColumn('id', udf(lambda x: 1 // 0, 'long')('id'))\n")
+    project.write(
+        "broken.py",
+        "from pyspark.sql.functions import udf\ndef broken(orders):\n    return orders.withColumn('id', udf(lambda x: 1 // 0, 'long')('id'))\n",
+    )
     pipeline = small(project, transform="python: broken.py:broken")
     project.feed([{"id": 1, "amount": 1}])
     outcome = run(pipeline, spark)
@@ -233,7 +242,9 @@ def test_what_spark_finds_wrong_is_said_at_its_line(spark: "SparkSession", proje
 
 def test_rows_reach_a_database(spark: "SparkSession", project: Project) -> None:
     url = f"jdbc:derby:;databaseName={project.folder / 'db'};create=true"
-    pipeline = small(project, sink=f"db: {{from: clean, jdbc: '{url}', table: orders, driver: org.apache.derby.jdbc.EmbeddedDriver}}")
+    pipeline = small(
+        project, sink=f"db: {{from: clean, jdbc: '{url}', table: orders, driver: org.apache.derby.jdbc.EmbeddedDriver}}"
+    )
     project.feed([{"id": 1, "amount": 2}, {"id": 2, "amount": 3}])
     project.feed([{"id": 3, "amount": 4}])
     assert run(pipeline, spark).state == "done"
@@ -243,7 +254,9 @@ def test_rows_reach_a_database(spark: "SparkSession", project: Project) -> None:
 
 def test_update_and_complete_modes_reach_the_screen(spark: "SparkSession", project: Project) -> None:
     shown: list[str] = []
-    pipeline = small(project, transform="sql: SELECT count(*) AS n FROM orders", sink="screen: {from: clean, console: true, mode: complete}")
+    pipeline = small(
+        project, transform="sql: SELECT count(*) AS n FROM orders", sink="screen: {from: clean, console: true, mode: complete}"
+    )
     project.feed([{"id": 1, "amount": 2}])
     project.feed([{"id": 2, "amount": 2}])
     assert run(pipeline, spark, show=shown.append).state == "done"

@@ -70,7 +70,14 @@ def send(broker: TestBroker, topic: str, values: list[bytes]) -> None:
 
 
 def read_all(broker: TestBroker, topic: str) -> list[Any]:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": f"test-{topic}", "enable.partition.eof": True, "auto.offset.reset": "earliest"})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": f"test-{topic}",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
     partitions = list(consumer.list_topics(topic, 30).topics[topic].partitions)
     consumer.assign([TopicPartition(topic, one, 0) for one in partitions])
     found, ended = [], set()
@@ -94,7 +101,9 @@ def committed(broker: TestBroker, group: str, topic: str) -> int:
 
 def orders(first: int, count: int, minute: int) -> list[bytes]:
     return [
-        json.dumps({"id": n, "country": "CH" if n % 2 else "DE", "amount": n % 10, "at": f"2024-01-01T00:{minute:02}:00Z"}).encode()
+        json.dumps(
+            {"id": n, "country": "CH" if n % 2 else "DE", "amount": n % 10, "at": f"2024-01-01T00:{minute:02}:00Z"}
+        ).encode()
         for n in range(first, first + count)
     ]
 
@@ -112,7 +121,10 @@ def test_topic_to_topic_and_files(spark: "SparkSession", broker: TestBroker, pro
     assert [row[0] for row in rows] == [n for n in range(250) if n % 10]
     counts = read_all(broker, "counts")
     values = [json.loads(message.value()) for message in counts]
-    assert {(value["country"], value["orders"]) for value in values if value["minute"].startswith("2024-01-01T00:00")} == {("CH", 100), ("DE", 80)}
+    assert {(value["country"], value["orders"]) for value in values if value["minute"].startswith("2024-01-01T00:00")} == {
+        ("CH", 100),
+        ("DE", 80),
+    }
     assert all(message.key().decode() == value["country"] for message, value in zip(counts, values))
     assert counts[0].headers() == [("made_by", b"headrace")]
     assert b"not json" in [message.value() for message in read_all(broker, "unreadable")]
@@ -139,7 +151,9 @@ def test_what_is_wrong_outside_is_said_before_spark_starts(broker: TestBroker, p
     create(broker, "clicks")
     text = problems(project, SPEC.replace("topic: orders\n", "topic: click\n"), BROKER=broker.bootstrap)
     assert "pipeline.yaml:5: sources.orders.topic: there is no topic click" in text and "did you mean 'clicks'?" in text
-    text = problems(project, SPEC.replace(", create_partitions: 2", "").replace("topic: counts", "topic: nowhere"), BROKER=broker.bootstrap)
+    text = problems(
+        project, SPEC.replace(", create_partitions: 2", "").replace("topic: counts", "topic: nowhere"), BROKER=broker.bootstrap
+    )
     assert "sinks.counts.topic: there is no topic nowhere" in text and "create_partitions" in text
     text = problems(project, SPEC.replace("maxOffsetsPerTrigger", "maxOffsetPerTriger"), BROKER=broker.bootstrap)
     assert "sources.orders.options.maxOffsetPerTriger: " in text and "did you mean 'maxOffsetsPerTrigger'?" in text

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def fake_java(home: Path, version: str, script: str = "#!/bin/sh\nfor w do echo \"$w\"; done\n") -> Path:
+def fake_java(home: Path, version: str, script: str = '#!/bin/sh\nfor w do echo "$w"; done\n') -> Path:
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "java").write_text(script)
     (home / "bin" / "java").chmod(0o755)

@@ -16,10 +16,19 @@ from headrace.cli.output import JSON, pairs, print_json, print_table
 if TYPE_CHECKING:
     from headrace.spark.pipelines.runs import RunView
 
-app = typer.Typer(help="Data pipelines on Spark: from topics and files to topics, files and tables.", no_args_is_help=True)
+app = typer.Typer(
+    help="Data pipelines on Spark: from topics and files to topics, files and tables.", no_args_is_help=True
+)
 
-SPEC = typer.Argument(None, metavar="[SPEC]", help="The spec, or its folder. Default: pipeline.yaml here.", show_default=False)
-MASTER = typer.Option(None, "--spark", metavar="MASTER", help="Where Spark runs, in place of the spec's: local[*], spark://host:7077, yarn, k8s://..., sc://host:15002.")
+SPEC = typer.Argument(
+    None, metavar="[SPEC]", help="The spec, or its folder. Default: pipeline.yaml here.", show_default=False
+)
+MASTER = typer.Option(
+    None,
+    "--spark",
+    metavar="MASTER",
+    help="Where Spark runs, in place of the spec's: local[*], spark://host:7077, yarn, k8s://..., sc://host:15002.",
+)
 CONF = typer.Option([], "--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
 REFUSED_EXIT = 2
 """Exit code for a spec that is wrong; 1 is a run that failed."""
@@ -59,7 +68,12 @@ def _say(text: str) -> None:
 @app.command("init")
 def init(
     folder: Path = typer.Argument(Path("my_pipeline"), help="Folder to make the project in."),
-    template: str = typer.Option("files", "--template", "-t", help="files: runs at once, on sample data. topics: from topic to topic and files. spark-pipelines: also runs with Spark's own spark-pipelines."),
+    template: str = typer.Option(
+        "files",
+        "--template",
+        "-t",
+        help="files: runs at once, on sample data. topics: from topic to topic and files. spark-pipelines: also runs with Spark's own spark-pipelines.",
+    ),
     name: str | None = typer.Option(None, help="The pipeline's name. Default: the folder's."),
 ) -> None:
     """Make a project that runs as it is, with comments for the next steps."""
@@ -80,8 +94,12 @@ def dry_run(
     spec: Path | None = SPEC,
     master: str | None = MASTER,
     conf: list[str] = CONF,
-    no_spark: bool = typer.Option(False, "--no-spark", help="Check the spec, topics and options only; takes no seconds."),
-    graph: Path | None = typer.Option(None, "--graph", metavar="FILE", help="Also draw the graph: .svg, .mmd (Mermaid) or .md."),
+    no_spark: bool = typer.Option(
+        False, "--no-spark", help="Check the spec, topics and options only; takes no seconds."
+    ),
+    graph: Path | None = typer.Option(
+        None, "--graph", metavar="FILE", help="Also draw the graph: .svg, .mmd (Mermaid) or .md."
+    ),
     as_json: bool = JSON,
 ) -> None:
     """Check everything without moving a row: spec, topics, SQL, columns, output modes. Shows the graph."""
@@ -103,7 +121,9 @@ def dry_run(
         print(tree(pipeline))
         for name, found in columns.items():
             print(f"\n{name}: {', '.join(f'{column} {kind}' for column, kind in found)}")
-        print(f"\n{pipeline.name} is fine: {len(pipeline.sources)} sources, {len(pipeline.transforms)} transforms, {len(pipeline.sinks)} sinks")
+        print(
+            f"\n{pipeline.name} is fine: {len(pipeline.sources)} sources, {len(pipeline.transforms)} transforms, {len(pipeline.sinks)} sinks"
+        )
 
 
 @app.command("run")
@@ -113,7 +133,9 @@ def run(
     conf: list[str] = CONF,
     once: bool = typer.Option(False, "--once", help="Work off what is there, then end (bounded)."),
     continuous: bool = typer.Option(False, "--continuous", help="Go on until stopped, whatever the spec says."),
-    detach: bool = typer.Option(False, "--detach", "-d", help="Run in the background; follow it with watch, end it with stop."),
+    detach: bool = typer.Option(
+        False, "--detach", "-d", help="Run in the background; follow it with watch, end it with stop."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the final figures as JSON and nothing else on stdout."),
 ) -> None:
     """Run a pipeline. Ctrl-C ends it after the current batches; a second one at once. The next run goes on from there."""
@@ -132,7 +154,9 @@ def run(
             return
         pipeline = load(spec, master, pairs(conf))
         with RunDisplay(quiet=as_json) as display:
-            outcome = run_pipeline(pipeline, bounded=bounded, say=_say, on_start=display.begin, on_update=display.update, show=display.show)
+            outcome = run_pipeline(
+                pipeline, bounded=bounded, say=_say, on_start=display.begin, on_update=display.update, show=display.show
+            )
         if as_json:
             print_json(outcome.snapshot)
         else:
@@ -169,7 +193,11 @@ def _detach() -> None:
     log = registry_folder() / f".detached-{os.getpid()}.log"
     with log.open("wb") as output:
         child = subprocess.Popen(
-            [sys.executable, "-m", "headrace", *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            [sys.executable, "-m", "headrace", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
     deadline = time.monotonic() + DETACH_LIMIT_S
     while time.monotonic() < deadline:
@@ -202,10 +230,22 @@ def list_(all_: bool = typer.Option(False, "--all", "-a", help="Ended runs too."
 
         now_ms = time.time_ns() // 1_000_000
         rows = [
-            (one.info.run_id, one.state, one.info.mode, one.info.master, one.info.pid, age_text((now_ms - one.info.started_ms) / 1000), *totals(one.progress))
+            (
+                one.info.run_id,
+                one.state,
+                one.info.mode,
+                one.info.master,
+                one.info.pid,
+                age_text((now_ms - one.info.started_ms) / 1000),
+                *totals(one.progress),
+            )
             for one in runs
         ]
-        print_table(("RUN", "STATE", "MODE", "SPARK", "PID", "AGE", "ROWS", "ROWS/S"), rows, numbers=("PID", "AGE", "ROWS", "ROWS/S"))
+        print_table(
+            ("RUN", "STATE", "MODE", "SPARK", "PID", "AGE", "ROWS", "ROWS/S"),
+            rows,
+            numbers=("PID", "AGE", "ROWS", "ROWS/S"),
+        )
 
 
 def _plain(run: "RunView") -> dict[str, Any]:
@@ -216,7 +256,9 @@ def _plain(run: "RunView") -> dict[str, Any]:
 
 @app.command("watch")
 def watch(
-    name: str | None = typer.Argument(None, metavar="[RUN]", help="Run or pipeline. Default: the latest run.", show_default=False),
+    name: str | None = typer.Argument(
+        None, metavar="[RUN]", help="Run or pipeline. Default: the latest run.", show_default=False
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the state once, as JSON."),
 ) -> None:
     """Follow a run of any terminal until it ends. Ctrl-C ends the watching, not the run."""
@@ -245,7 +287,9 @@ def watch(
 
 @app.command("stop")
 def stop(
-    name: str | None = typer.Argument(None, metavar="[RUN]", help="Run or pipeline. Default: the only one that runs.", show_default=False),
+    name: str | None = typer.Argument(
+        None, metavar="[RUN]", help="Run or pipeline. Default: the only one that runs.", show_default=False
+    ),
     now: bool = typer.Option(False, "--now", help="Do not wait for batches that run."),
     timeout_s: float = typer.Option(60.0, "--timeout", help="Seconds to wait for the end."),
 ) -> None:
@@ -255,7 +299,9 @@ def stop(
 
         live = [one for one in list_runs() if one.is_live]
         if name is None and len(live) > 1:
-            _fail(f"headrace: several runs go on: name one of {', '.join(one.info.run_id for one in live)}", REFUSED_EXIT)
+            _fail(
+                f"headrace: several runs go on: name one of {', '.join(one.info.run_id for one in live)}", REFUSED_EXIT
+            )
         found = find_run(name, live=True)
         if found is None:
             _fail(_no_run(name), 1)
@@ -263,7 +309,10 @@ def stop(
         request_stop(found, now=now)
         state = _wait_for_end(found.folder, timeout_s)
     if state is None:
-        _fail(f"headrace: {found.info.run_id} has not ended after {timeout_s:g} s; stop --now does not wait for batches", 1)
+        _fail(
+            f"headrace: {found.info.run_id} has not ended after {timeout_s:g} s; stop --now does not wait for batches",
+            1,
+        )
     print(f"{found.info.run_id}: {state}")
 
 
@@ -285,4 +334,6 @@ def _no_run(name: str | None) -> str:
 
     runs = list_runs()
     likely = nearest(name, [n for one in runs for n in (one.info.pipeline, one.info.run_id)]) if name else None
-    return f"headrace: no run {name or 'goes on'}" + (f"; did you mean {likely}?" if likely else ": headrace pipeline list --all shows all")
+    return f"headrace: no run {name or 'goes on'}" + (
+        f"; did you mean {likely}?" if likely else ": headrace pipeline list --all shows all"
+    )

@@ -40,7 +40,9 @@ class RunDisplay:
             self.live = Live(refresh_per_second=4, transient=True)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.live is not None:
             self.live.stop()
 
@@ -69,13 +71,20 @@ class RunDisplay:
     def finish(self, snapshot: Mapping[str, Any]) -> None:
         """The figures that stay."""
         queries = snapshot.get("queries", [])
-        rows = [(q["sink"], q["state"], q["batches"], f"{q['rows_in']:,}", f"{q['rows_per_s']:,.0f}", q["target"]) for q in queries]
+        rows = [
+            (q["sink"], q["state"], q["batches"], f"{q['rows_in']:,}", f"{q['rows_per_s']:,.0f}", q["target"])
+            for q in queries
+        ]
         if rows:
-            print_table(("SINK", "STATE", "BATCHES", "ROWS", "ROWS/S", "TO"), rows, numbers=("BATCHES", "ROWS", "ROWS/S"))
+            print_table(
+                ("SINK", "STATE", "BATCHES", "ROWS", "ROWS/S", "TO"), rows, numbers=("BATCHES", "ROWS", "ROWS/S")
+            )
         for name, counts in expectation_counts(queries).items():
             if counts["failed"]:
                 print(f"{shown(name)}: not met by {counts['failed']:,} of {counts['rows']:,} rows")
-        print(f"{snapshot.get('pipeline', self.title)}: {snapshot['state']} after {age_text(snapshot.get('elapsed_s', 0.0))}")
+        print(
+            f"{snapshot.get('pipeline', self.title)}: {snapshot['state']} after {age_text(snapshot.get('elapsed_s', 0.0))}"
+        )
 
 
 def live_view(title: str, snapshot: Mapping[str, Any]) -> "Group":
@@ -84,7 +93,16 @@ def live_view(title: str, snapshot: Mapping[str, Any]) -> "Group":
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name, justify in (("SINK", "left"), ("STATE", "left"), ("BATCH", "right"), ("ROWS", "right"), ("ROWS/S", "right"), ("TOOK", "right"), ("STATE ROWS", "right"), ("WATERMARK", "left")):
+    for name, justify in (
+        ("SINK", "left"),
+        ("STATE", "left"),
+        ("BATCH", "right"),
+        ("ROWS", "right"),
+        ("ROWS/S", "right"),
+        ("TOOK", "right"),
+        ("STATE ROWS", "right"),
+        ("WATERMARK", "left"),
+    ):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for query in snapshot["queries"]:
         batch = str(query["batch"]) if query["batch"] >= 0 else "-"

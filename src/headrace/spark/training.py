@@ -16,14 +16,23 @@ def main(folder: str) -> None:
     spark = spark_session("local[2]", "headrace-training")
     gateway = spark.sparkContext._gateway
     source, sink = f"{folder}/in", f"{folder}/out"
-    rows = spark.range(1000).selectExpr("id", "id % 7 as k", "timestamp_seconds(1700000000 + id) as at", "cast(id as string) as s")
+    rows = spark.range(1000).selectExpr(
+        "id", "id % 7 as k", "timestamp_seconds(1700000000 + id) as at", "cast(id as string) as s"
+    )
     rows.write.mode("append").json(source)
     rows.createOrReplaceTempView("rows")
-    spark.sql("select k, count(*) c, sum(id) s, max(at) m from rows join (select distinct k as j from rows) on k = j group by k order by k").collect()
+    spark.sql(
+        "select k, count(*) c, sum(id) s, max(at) m from rows join (select distinct k as j from rows) on k = j group by k order by k"
+    ).collect()
     spark.sql("explain select from_json(s, 'a int') from rows where k > 2").collect()
 
     stream = spark.readStream.schema(rows.schema).json(source)
-    counts = stream.mapInArrow(_pass, stream.schema).withWatermark("at", "10 seconds").groupBy(window("at", "5 seconds"), "k").count()
+    counts = (
+        stream.mapInArrow(_pass, stream.schema)
+        .withWatermark("at", "10 seconds")
+        .groupBy(window("at", "5 seconds"), "k")
+        .count()
+    )
     query = (
         counts.writeStream.format("parquet").option("path", sink).option("checkpointLocation", f"{folder}/checkpoint")
         .outputMode("append").trigger(availableNow=True).start()

@@ -49,7 +49,9 @@ sinks:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
-    (tmp_path / "per_minute.sql").write_text("SELECT window(at, '1 minute') w, country, sum(amount) s\nFROM clean\nGROUP BY 1, 2;\n")
+    (tmp_path / "per_minute.sql").write_text(
+        "SELECT window(at, '1 minute') w, country, sum(amount) s\nFROM clean\nGROUP BY 1, 2;\n"
+    )
     (tmp_path / "score.py").write_text("def score(clean, spark, customers):\n    return clean\n")
     return tmp_path
 
@@ -128,7 +130,9 @@ REPLACED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "expected"), REPLACED, ids=[new.strip() or f"no {old.strip()}" for old, new, _ in REPLACED])
+@pytest.mark.parametrize(
+    ("old", "new", "expected"), REPLACED, ids=[new.strip() or f"no {old.strip()}" for old, new, _ in REPLACED]
+)
 def test_bad_specs_name_place_and_fix(project: Path, old: str, new: str, expected: list[str]) -> None:
     assert old in GOOD
     found = problems(project, GOOD.replace(old, new, 1))
@@ -137,7 +141,11 @@ def test_bad_specs_name_place_and_fix(project: Path, old: str, new: str, expecte
 
 
 def test_all_problems_are_said_at_once_in_the_order_of_the_file(project: Path) -> None:
-    text = GOOD.replace("topic: orders\n", "topik: orders\n", 1).replace("action: drop", "action: dorp").replace("console: 5", "console: no")
+    text = (
+        GOOD.replace("topic: orders\n", "topik: orders\n", 1)
+        .replace("action: drop", "action: dorp")
+        .replace("console: 5", "console: no")
+    )
     lines = [int(one.split()[0]) for one in problems(project, text)]
     assert lines == sorted(lines) and len(lines) >= 3
 
@@ -165,7 +173,12 @@ def test_broken_python_points_into_the_file(project: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("", "1 : the file is empty"), ("- a\n- b\n", "1 : a spec is a map"), ("name: [x\n", "this is no YAML"), ("name: x\n\tsources: 1\n", "this is no YAML")],
+    [
+        ("", "1 : the file is empty"),
+        ("- a\n- b\n", "1 : a spec is a map"),
+        ("name: [x\n", "this is no YAML"),
+        ("name: x\n\tsources: 1\n", "this is no YAML"),
+    ],
 )
 def test_files_that_are_no_spec(project: Path, text: str, expected: str) -> None:
     assert expected in problems(project, text)[0]

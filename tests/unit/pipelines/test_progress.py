@@ -10,7 +10,15 @@ from headrace.spark.pipelines.progress import QueryProgress, eta_s, overall
 
 
 def report(batch: int, rows: int, **more: Any) -> dict[str, Any]:
-    base = {"id": "q", "batchId": batch, "numInputRows": rows, "batchDuration": 500, "sources": [], "stateOperators": [], "sink": {"numOutputRows": -1}}
+    base = {
+        "id": "q",
+        "batchId": batch,
+        "numInputRows": rows,
+        "batchDuration": 500,
+        "sources": [],
+        "stateOperators": [],
+        "sink": {"numOutputRows": -1},
+    }
     return {**base, **more}
 
 
@@ -35,7 +43,15 @@ def test_state_watermark_and_late_rows() -> None:
     progress = QueryProgress("s", "t")
     progress.take(report(0, 1, eventTime={"watermark": "1970-01-01T00:00:00.000Z"}))
     assert progress.watermark == ""
-    progress.take(report(1, 1, eventTime={"watermark": "2024-01-01T00:00:00.000Z"}, stateOperators=[{"numRowsTotal": 5, "numRowsDroppedByWatermark": 2}], sink={"numOutputRows": 3}))
+    progress.take(
+        report(
+            1,
+            1,
+            eventTime={"watermark": "2024-01-01T00:00:00.000Z"},
+            stateOperators=[{"numRowsTotal": 5, "numRowsDroppedByWatermark": 2}],
+            sink={"numOutputRows": 3},
+        )
+    )
     assert (progress.watermark[:4], progress.state_rows, progress.late_rows, progress.rows_out) == ("2024", 5, 2, 3)
     assert "_recent" not in progress.plain()
 
@@ -85,4 +101,7 @@ def test_causes(text: str, cause: str, hopeless: bool) -> None:
 
 
 def test_first_line_is_free_of_classes_and_states() -> None:
-    assert first_line("[UNRESOLVED_COLUMN.WITH_SUGGESTION] No column `x`. SQLSTATE: 42703; line 1 pos 7;\n'Project") == "No column `x`"
+    assert (
+        first_line("[UNRESOLVED_COLUMN.WITH_SUGGESTION] No column `x`. SQLSTATE: 42703; line 1 pos 7;\n'Project")
+        == "No column `x`"
+    )

@@ -200,7 +200,9 @@ def _expectations(node: Node, frame: "DataFrame", built: Built) -> "DataFrame":
         if one.action == FAIL:
             text = f"{EXPECTATION_MARK}{one.name} of {node.name} failed on the row "
             row = F.to_json(F.struct("*")) if frame.columns else F.lit("")
-            counted = counted.filter(F.when(met[one.name], F.lit(True)).otherwise(F.raise_error(F.concat(F.lit(text), row)).cast("boolean")))
+            counted = counted.filter(
+                F.when(met[one.name], F.lit(True)).otherwise(F.raise_error(F.concat(F.lit(text), row)).cast("boolean"))
+            )
     dropping = [one for one in node.expect if one.action == DROP]
     if not dropping:
         return counted

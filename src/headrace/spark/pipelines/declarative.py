@@ -67,5 +67,12 @@ def run_declarative(spec: Path, action: str, master: str, conf: dict[str, str], 
     if entry is not None:
         asked = entry.stop_requested() is not None
         state = "stopped" if asked else "done" if code == 0 else "failed"
-        entry.write_progress({"state": state, "pipeline": entry.info.pipeline, "queries": [], "error": "" if code == 0 or asked else "see its output"})
+        entry.write_progress(
+            {
+                "state": state,
+                "pipeline": entry.info.pipeline,
+                "queries": [],
+                "error": "" if code == 0 or asked else "see its output",
+            }
+        )
     return code

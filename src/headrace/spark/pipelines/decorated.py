@@ -15,7 +15,9 @@ DECORATORS = frozenset({"temporary_view", "table", "materialized_view"})
 
 
 def is_decorated(function: ast.FunctionDef) -> bool:
-    return any(_last_name(one.func if isinstance(one, ast.Call) else one) in DECORATORS for one in function.decorator_list)
+    return any(
+        _last_name(one.func if isinstance(one, ast.Call) else one) in DECORATORS for one in function.decorator_list
+    )
 
 
 def decorated_name(function: ast.FunctionDef) -> str:

@@ -67,7 +67,11 @@ def _broken(error: yaml.YAMLError, file: Path) -> Problem:
     mark = getattr(error, "problem_mark", None)
     what = getattr(error, "problem", None) or str(error)
     line = mark.line + 1 if mark is not None else 1
-    fix = "indent with spaces, not tabs" if "\\t" in what else "check indentation, colons and quotes here and on the line above"
+    fix = (
+        "indent with spaces, not tabs"
+        if "\\t" in what
+        else "check indentation, colons and quotes here and on the line above"
+    )
     return Problem(Where(file, line, ""), f"this is no YAML: {what}", fix)
 
 
@@ -119,7 +123,11 @@ class _Reader:
         value = self.environment.get(found[1], found[2])
         if value is None:
             self.problems.append(
-                Problem(where, f"the variable {found[1]} is not set", f"export {found[1]}=..., or write ${{{found[1]}:-default}}")
+                Problem(
+                    where,
+                    f"the variable {found[1]} is not set",
+                    f"export {found[1]}=..., or write ${{{found[1]}:-default}}",
+                )
             )
             return ""
         return value

@@ -9,10 +9,19 @@ EXPECTATION_MARK = "headrace expectation "
 _LINE = re.compile(r"\(line (\d+), pos(?:ition)? \d+\)|;? line (\d+) pos \d+")
 _CLASS = re.compile(r"^\[([A-Z_0-9.]+)\]\s*")
 _STATE = re.compile(r"SQLSTATE: ([0-9A-Z]{5})")
-_EXPECTATION = re.compile(re.escape(EXPECTATION_MARK) + r"(\w+) of (\w+) failed on the row (.*?)(?=\s*SQLSTATE|\s*$)", re.MULTILINE)
+_EXPECTATION = re.compile(
+    re.escape(EXPECTATION_MARK) + r"(\w+) of (\w+) failed on the row (.*?)(?=\s*SQLSTATE|\s*$)", re.MULTILINE
+)
 # Wrong data and wrong queries stay wrong; what the network or a machine did may be right the next time.
 _HOPELESS_STATES = ("22", "42", "0A")
-_HOPELESS = ("OptionError", "SchemaError", EXPECTATION_MARK, "AnalysisException", "PICKLING", "FileAlreadyExistsException")
+_HOPELESS = (
+    "OptionError",
+    "SchemaError",
+    EXPECTATION_MARK,
+    "AnalysisException",
+    "PICKLING",
+    "FileAlreadyExistsException",
+)
 
 
 def problem_of(error: BaseException, where: Where) -> Problem:
@@ -70,8 +79,16 @@ def cause_of(text: str) -> str:
     expectation = _EXPECTATION.search(text)
     if expectation:
         return f"expectation {expectation[1]} of {expectation[2]} failed on the row {expectation[3][:300]}"
-    python = re.findall(r"^(?:[\w.]*\.)?([A-Z]\w*(?:Error|Exception|Failed|Missing|Invalid|Unreachable|Lost)): (.+)$", text, re.MULTILINE)
-    inner = [f"{kind}: {message}" for kind, message in python if not kind.startswith(("Py4J", "SparkException", "PythonException"))]
+    python = re.findall(
+        r"^(?:[\w.]*\.)?([A-Z]\w*(?:Error|Exception|Failed|Missing|Invalid|Unreachable|Lost)): (.+)$",
+        text,
+        re.MULTILINE,
+    )
+    inner = [
+        f"{kind}: {message}"
+        for kind, message in python
+        if not kind.startswith(("Py4J", "SparkException", "PythonException"))
+    ]
     if "Traceback (most recent call last)" in text and inner:
         return inner[-1][:500]
     caused = re.findall(r"Caused by: (?:[\w.]+\.)?(\w+): (.+)", text)

@@ -156,13 +156,21 @@ def svg(pipeline: Pipeline) -> str:
         for read in box.reads:
             from_x, from_y = place[read][0] + BOX_W, place[read][1] + BOX_H // 2
             to_y, bend = y + BOX_H // 2, (from_x + x) // 2
-            parts.append(f'<path d="M{from_x},{from_y} C{bend},{from_y} {bend},{to_y} {x},{to_y}" fill="none" stroke="#64748b" stroke-width="1.5"/>')
+            parts.append(
+                f'<path d="M{from_x},{from_y} C{bend},{from_y} {bend},{to_y} {x},{to_y}" fill="none" stroke="#64748b" stroke-width="1.5"/>'
+            )
     for box in all_boxes:
         x, y = place[box.name]
-        parts.append(f'<rect x="{x}" y="{y}" width="{BOX_W}" height="{BOX_H}" rx="8" fill="{_FILL[box.kind]}" stroke="#475569"/>')
-        parts.append(f'<text x="{x + 10}" y="{y + 20}" font-weight="bold">{html.escape(_cut(box.name.rstrip(">")))}</text>')
+        parts.append(
+            f'<rect x="{x}" y="{y}" width="{BOX_W}" height="{BOX_H}" rx="8" fill="{_FILL[box.kind]}" stroke="#475569"/>'
+        )
+        parts.append(
+            f'<text x="{x + 10}" y="{y + 20}" font-weight="bold">{html.escape(_cut(box.name.rstrip(">")))}</text>'
+        )
         for number, line in enumerate(box.text.split("\n")[:2]):
-            parts.append(f'<text x="{x + 10}" y="{y + 38 + 16 * number}" fill="#334155">{html.escape(_cut(line))}</text>')
+            parts.append(
+                f'<text x="{x + 10}" y="{y + 38 + 16 * number}" fill="#334155">{html.escape(_cut(line))}</text>'
+            )
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

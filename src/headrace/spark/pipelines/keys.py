@@ -131,10 +131,17 @@ class Key(NamedTuple):
 PIPELINE: Mapping[str, Key] = {
     "name": Key(name, "What the pipeline is called; begins its runs' and checkpoints' names.", True),
     "description": Key(text, "What it is for; shown by `list` and `watch`."),
-    "storage": Key(text, "Folder (or hdfs://, s3a://, ... address) of checkpoints. Default: .headrace/NAME beside the spec."),
+    "storage": Key(
+        text, "Folder (or hdfs://, s3a://, ... address) of checkpoints. Default: .headrace/NAME beside the spec."
+    ),
     "bootstrap": Key(text, "Brokers of all topics that name no other. Default: 127.0.0.1:9092."),
-    "mode": Key(one_of("continuous", "bounded"), "continuous (default): runs until stopped. bounded: works off what is there, then ends."),
-    "trigger": Key(duration_ms, "How often a continuous run looks for new rows. Default: 1 second.", field="trigger_ms"),
+    "mode": Key(
+        one_of("continuous", "bounded"),
+        "continuous (default): runs until stopped. bounded: works off what is there, then ends.",
+    ),
+    "trigger": Key(
+        duration_ms, "How often a continuous run looks for new rows. Default: 1 second.", field="trigger_ms"
+    ),
     "spark": Key(part, "Where Spark runs, and its settings."),
     "retries": Key(part, "How often and how fast a failed query starts again."),
     "sources": Key(part, "Where rows come from.", True),
@@ -149,9 +156,15 @@ SPARK: Mapping[str, Key] = {
 }
 RETRIES: Mapping[str, Key] = {
     "attempts": Key(count, "How often a failed query is started again before the run fails. Default: 5."),
-    "backoff": Key(duration_ms, "The wait before the first retry; it doubles with each. Default: 1 second.", field="backoff_ms"),
+    "backoff": Key(
+        duration_ms, "The wait before the first retry; it doubles with each. Default: 1 second.", field="backoff_ms"
+    ),
     "backoff_max": Key(duration_ms, "The longest wait. Default: 1 minute.", field="backoff_max_ms"),
-    "reset_after": Key(duration_ms, "After so long without failure, counting starts again. Default: 10 minutes.", field="reset_after_ms"),
+    "reset_after": Key(
+        duration_ms,
+        "After so long without failure, counting starts again. Default: 10 minutes.",
+        field="reset_after_ms",
+    ),
 }
 WATERMARK: Mapping[str, Key] = {
     "column": Key(text, "The column with each row's time.", True),
@@ -160,7 +173,9 @@ WATERMARK: Mapping[str, Key] = {
 EXPECT: Mapping[str, Key] = {
     "name": Key(name, "What the expectation is called in counts and errors.", True),
     "check": Key(text, "An SQL condition each row must meet; null does not.", True),
-    "action": Key(one_of("warn", "drop", "fail"), "warn (default): count. drop: leave the row out and count. fail: stop the run."),
+    "action": Key(
+        one_of("warn", "drop", "fail"), "warn (default): count. drop: leave the row out and count. fail: stop the run."
+    ),
 }
 VALUE: Mapping[str, Key] = {
     "format": Key(one_of("json", "avro", "protobuf", "text", "bytes"), "How values are written.", True),
@@ -169,7 +184,10 @@ VALUE: Mapping[str, Key] = {
     "registry": Key(text, "Address of a schema registry, for values in Confluent's wire format."),
     "subject": Key(text, "The subject in the registry. Default: TOPIC-value."),
     "message": Key(text, "protobuf: the message's name."),
-    "on_error": Key(one_of("fail", "dead-letter"), "What becomes of values that cannot be read or written. Default: fail; dead-letter where dead_letters is set."),
+    "on_error": Key(
+        one_of("fail", "dead-letter"),
+        "What becomes of values that cannot be read or written. Default: fail; dead-letter where dead_letters is set.",
+    ),
     "dead_letters": Key(text, "Topic for values that cannot be read or written, with the reason in headers."),
 }
 _NODE: Mapping[str, Key] = {
@@ -185,9 +203,13 @@ SOURCE: Mapping[str, Key] = {
     "start": Key(text, "Topics: where the first run starts: earliest (default), latest, group:ID, or offsets as JSON."),
     "value": Key(part, "Topics: how values are written; their fields become columns."),
     "format": Key(one_of("parquet", "json", "csv", "orc", "text", "avro", "delta"), "Files: how they are written."),
-    "schema": Key(text, "Files: columns as Spark's DDL, such as id BIGINT, at TIMESTAMP. Needed but for text and delta."),
+    "schema": Key(
+        text, "Files: columns as Spark's DDL, such as id BIGINT, at TIMESTAMP. Needed but for text and delta."
+    ),
     "schema_file": Key(text, "Files: a file with such a schema."),
-    "static": Key(flag, "Files and tables: read whole each time, as the side of a join that is looked up. Default: false."),
+    "static": Key(
+        flag, "Files and tables: read whole each time, as the side of a join that is looked up. Default: false."
+    ),
     "options": Key(text_map, "Options of Spark's reader, such as maxOffsetsPerTrigger or header."),
     **_NODE,
 }
@@ -199,15 +221,25 @@ TRANSFORM: Mapping[str, Key] = {
     **_NODE,
 }
 SINK: Mapping[str, Key] = {
-    "from": Key(text, "The source or transform whose rows are written; NAME.rejected for rows that expectations dropped.", True, "from_"),
+    "from": Key(
+        text,
+        "The source or transform whose rows are written; NAME.rejected for rows that expectations dropped.",
+        True,
+        "from_",
+    ),
     "topic": Key(text, "Topic to write."),
     "bootstrap": Key(text, "Brokers of this topic."),
     "key": Key(text, "Topics: SQL expression of the record's key. Default: none."),
     "value": Key(part, "Topics: SQL expression of the record's value, or {format: ...}. Default: the row as JSON."),
     "headers": Key(text_map, "Topics: SQL expression of each header."),
-    "create_partitions": Key(positive, "Topics: create the topic with so many partitions if there is none.", field="create_partitions"),
+    "create_partitions": Key(
+        positive, "Topics: create the topic with so many partitions if there is none.", field="create_partitions"
+    ),
     "files": Key(text, "Folder to write files to, each row exactly once."),
-    "format": Key(one_of("parquet", "json", "csv", "orc", "text", "avro", "delta", "iceberg"), "Files and tables: how they are written. Default: parquet."),
+    "format": Key(
+        one_of("parquet", "json", "csv", "orc", "text", "avro", "delta", "iceberg"),
+        "Files and tables: how they are written. Default: parquet.",
+    ),
     "partition_by": Key(names, "Files and tables: columns that become folders."),
     "table": Key(text, "Table of Spark's catalog to write; with jdbc, the table there."),
     "jdbc": Key(text, "Address of a database, jdbc:...; rows are written at least once."),
@@ -215,7 +247,10 @@ SINK: Mapping[str, Key] = {
     "user": Key(text, "JDBC: user."),
     "password": Key(text, "JDBC: password; keep it out of the spec: ${DB_PASSWORD}."),
     "console": Key(console, "Print rows: true, or how many of each batch."),
-    "mode": Key(one_of("append", "update", "complete"), "append (default): finished rows. update: changed ones. complete: all, each time."),
+    "mode": Key(
+        one_of("append", "update", "complete"),
+        "append (default): finished rows. update: changed ones. complete: all, each time.",
+    ),
     "trigger": Key(duration_ms, "How often this sink's query looks for new rows.", field="trigger_ms"),
     "options": Key(text_map, "Options of Spark's writer."),
 }
@@ -243,7 +278,9 @@ def read_part(value: Value, table: Mapping[str, Key], what: str, problems: list[
     return found if len(problems) == before else None
 
 
-def exactly_one(found: Mapping[str, Any], keys: tuple[str, ...], where: Where, what: str, problems: list[Problem]) -> bool:
+def exactly_one(
+    found: Mapping[str, Any], keys: tuple[str, ...], where: Where, what: str, problems: list[Problem]
+) -> bool:
     """Whether exactly one of `keys` was given."""
     at: Mapping[str, Where] = found["at"]
     given = [key for key in keys if key in at]
@@ -252,5 +289,11 @@ def exactly_one(found: Mapping[str, Any], keys: tuple[str, ...], where: Where, w
     if not given:
         problems.append(Problem(where, f"{what} has none of {', '.join(keys)}", "give exactly one of them"))
     else:
-        problems.append(Problem(at[given[1]], f"{what} has both {given[0]} and {given[1]}", "keep one; make two parts of it if both are meant"))
+        problems.append(
+            Problem(
+                at[given[1]],
+                f"{what} has both {given[0]} and {given[1]}",
+                "keep one; make two parts of it if both are meant",
+            )
+        )
     return False

@@ -25,7 +25,9 @@ Say = Callable[[str], None]
 def load(path: Path | None, master: str | None = None, conf: Mapping[str, str] | None = None) -> Pipeline:
     """The spec with what the command line changes of it. Raises SpecInvalid."""
     pipeline = load_pipeline(find_spec(path))
-    settings = replace(pipeline.spark, master=master or pipeline.spark.master, conf={**pipeline.spark.conf, **(conf or {})})
+    settings = replace(
+        pipeline.spark, master=master or pipeline.spark.master, conf={**pipeline.spark.conf, **(conf or {})}
+    )
     return replace(pipeline, spark=settings)
 
 
@@ -33,11 +35,15 @@ def driver_settings(pipeline: Pipeline) -> dict[str, str]:
     """Settings that must be there when the driver starts: jars, and what Delta and Iceberg want to be told."""
     settings = dict(pipeline.spark.conf)
     if pipeline.spark.packages:
-        settings["spark.jars.packages"] = ",".join(filter(None, [settings.get("spark.jars.packages"), *pipeline.spark.packages]))
+        settings["spark.jars.packages"] = ",".join(
+            filter(None, [settings.get("spark.jars.packages"), *pipeline.spark.packages])
+        )
     if pipeline.spark.jars:
         jars = [jar if "://" in jar else str((pipeline.folder / jar).absolute()) for jar in pipeline.spark.jars]
         settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *jars]))
-    formats = {source.format for source in pipeline.sources.values()} | {sink.format for sink in pipeline.sinks.values()}
+    formats = {source.format for source in pipeline.sources.values()} | {
+        sink.format for sink in pipeline.sinks.values()
+    }
     extensions = [settings["spark.sql.extensions"]] if "spark.sql.extensions" in settings else []
     if "delta" in formats and has_jar(pipeline, "delta-spark_"):
         extensions.append("io.delta.sql.DeltaSparkSessionExtension")
@@ -56,11 +62,17 @@ def _iceberg_catalogs(pipeline: Pipeline, settings: dict[str, str]) -> None:
         if sink.format == "iceberg" and sink.table is not None and sink.table.count(".") >= 2:
             key = f"spark.sql.catalog.{sink.table.split('.')[0]}"
             if key not in settings:
-                settings |= {key: "org.apache.iceberg.spark.SparkCatalog", f"{key}.type": "hadoop", f"{key}.warehouse": f"{pipeline.storage}/warehouse"}
+                settings |= {
+                    key: "org.apache.iceberg.spark.SparkCatalog",
+                    f"{key}.type": "hadoop",
+                    f"{key}.warehouse": f"{pipeline.storage}/warehouse",
+                }
 
 
 def open_session(pipeline: Pipeline, log_file: Path | None = None) -> "SparkSession":
-    return spark_session(pipeline.spark.master, f"headrace-{pipeline.name}", driver_settings(pipeline), log_file=log_file)
+    return spark_session(
+        pipeline.spark.master, f"headrace-{pipeline.name}", driver_settings(pipeline), log_file=log_file
+    )
 
 
 def dry_run(pipeline: Pipeline, *, with_spark: bool, say: Say) -> dict[str, list[tuple[str, str]]]:

@@ -49,9 +49,13 @@ def find_spec(path: Path | None) -> Path:
             if (place / name).is_file():
                 return (place / name).resolve()
         missing = Where(place / SPEC_NAMES[0], 1, "")
-        raise SpecInvalid([Problem(missing, "there is no spec here", "name its file or folder, or make one: headrace pipeline init")])
+        raise SpecInvalid(
+            [Problem(missing, "there is no spec here", "name its file or folder, or make one: headrace pipeline init")]
+        )
     if not place.is_file():
-        raise SpecInvalid([Problem(Where(place, 1, ""), "there is no such file", "headrace pipeline init makes an example")])
+        raise SpecInvalid(
+            [Problem(Where(place, 1, ""), "there is no such file", "headrace pipeline init makes an example")]
+        )
     return place.resolve()
 
 
@@ -88,7 +92,11 @@ class _Loader:
         name = found["name"]
         given = found.get("storage", f".headrace/{name}")
         return Pipeline(
-            **{key: value for key, value in found.items() if key not in ("sources", "transforms", "sinks", "spark", "retries", "storage")},
+            **{
+                key: value
+                for key, value in found.items()
+                if key not in ("sources", "transforms", "sinks", "spark", "retries", "storage")
+            },
             folder=self.folder,
             storage=self._address(given),
             spark=spark or SparkSettings(**nothing),
@@ -108,14 +116,20 @@ class _Loader:
         found = {}
         for name, item in value.entries.items():
             if not keys._NAME.fullmatch(name):
-                self.wrong(item.where, f"{name!r} is no name", "use letters, digits and _, beginning with a letter: SQL must be able to say it")
+                self.wrong(
+                    item.where,
+                    f"{name!r} is no name",
+                    "use letters, digits and _, beginning with a letter: SQL must be able to say it",
+                )
                 continue
             made = read(name, item)
             if made is not None:
                 found[name] = made
         return found
 
-    def _part(self, value: Value | None, table: Mapping[str, keys.Key], kind: type[P], what: str, **more: Any) -> P | None:
+    def _part(
+        self, value: Value | None, table: Mapping[str, keys.Key], kind: type[P], what: str, **more: Any
+    ) -> P | None:
         if value is None:
             return None
         found = read_part(value, table, what, self.problems)
@@ -125,7 +139,9 @@ class _Loader:
 
     def _source(self, name: str, value: Value) -> Source | None:
         found = read_part(value, keys.SOURCE, "a source", self.problems)
-        if found is None or not exactly_one(found, ("topic", "pattern", "files", "table"), value.where, "a source", self.problems):
+        if found is None or not exactly_one(
+            found, ("topic", "pattern", "files", "table"), value.where, "a source", self.problems
+        ):
             return None
         found |= self._node_parts(value)
         is_topic = "topic" in found or "pattern" in found
@@ -145,10 +161,18 @@ class _Loader:
         if "format" not in found:
             self.wrong(where, "the files' format is missing", "add `format:`, such as format: json")
         elif found["format"] not in SCHEMALESS and not found.get("schema") and not found["schema_file"]:
-            self.wrong(where, "the files' schema is missing, which streams need before there are files", "add `schema:`, such as schema: id BIGINT, at TIMESTAMP")
+            self.wrong(
+                where,
+                "the files' schema is missing, which streams need before there are files",
+                "add `schema:`, such as schema: id BIGINT, at TIMESTAMP",
+            )
         address = self._address(found["files"])
         if "://" not in address and not _folder_of(Path(address)).exists():
-            self.wrong(where, f"there is no folder {_folder_of(Path(address))}", "create it, or correct the path; it is relative to the spec's folder")
+            self.wrong(
+                where,
+                f"there is no folder {_folder_of(Path(address))}",
+                "create it, or correct the path; it is relative to the spec's folder",
+            )
 
     def _value_format(self, value: Value) -> ValueFormat | None:
         if isinstance(value, Scalar):
@@ -159,12 +183,18 @@ class _Loader:
         made = replace(made, schema_file=self._path({"at": made.at, "schema_file": made.schema_file}, "schema_file"))
         given = [key for key in ("schema", "schema_file", "registry") if getattr(made, key) is not None]
         if made.format in TYPED and not given:
-            self.wrong(made.where, f"{made.format} values need a schema", "add `schema:`, `schema_file:` or `registry:`")
+            self.wrong(
+                made.where, f"{made.format} values need a schema", "add `schema:`, `schema_file:` or `registry:`"
+            )
         if len(given) > 1:
             self.wrong(made.place(given[1]), f"both {given[0]} and {given[1]} are given", "keep one")
         if made.dead_letters is not None and made.on_error == "fail":
             if "on_error" in made.at:
-                self.wrong(made.place("on_error"), "dead_letters is set, but on_error says fail", "write on_error: dead-letter, or drop dead_letters")
+                self.wrong(
+                    made.place("on_error"),
+                    "dead_letters is set, but on_error says fail",
+                    "write on_error: dead-letter, or drop dead_letters",
+                )
             made = replace(made, on_error="dead-letter")
         elif made.on_error == "dead-letter" and made.dead_letters is None:
             self.wrong(made.place("on_error"), "there is no topic for dead letters", "add `dead_letters: TOPIC`")
@@ -181,7 +211,9 @@ class _Loader:
 
     def _expectations(self, value: Value) -> tuple[Expectation, ...]:
         if not isinstance(value, Items):
-            self.wrong(value.where, "expect is a list", "write each as: - {name: positive, check: amount > 0, action: drop}")
+            self.wrong(
+                value.where, "expect is a list", "write each as: - {name: positive, check: amount > 0, action: drop}"
+            )
             return ()
         made = [self._part(item, keys.EXPECT, Expectation, "an expectation") for item in value]
         seen: set[str] = set()
@@ -196,7 +228,9 @@ class _Loader:
 
     def _transform(self, name: str, value: Value) -> Transform | None:
         found = read_part(value, keys.TRANSFORM, "a transform", self.problems)
-        if found is None or not exactly_one(found, ("sql", "sql_file", "python"), value.where, "a transform", self.problems):
+        if found is None or not exactly_one(
+            found, ("sql", "sql_file", "python"), value.where, "a transform", self.problems
+        ):
             return None
         found |= self._node_parts(value)
         self._only_for(found, ("inputs",), "python" in found, "python")
@@ -231,7 +265,11 @@ class _Loader:
         try:
             tree = ast.parse(path.read_text())
         except SyntaxError as error:
-            self.wrong(Where(path, error.lineno or 1, found["where"].key), f"this is no Python: {error.msg}", "correct the file")
+            self.wrong(
+                Where(path, error.lineno or 1, found["where"].key),
+                f"this is no Python: {error.msg}",
+                "correct the file",
+            )
             return None
         functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         if function not in functions:
@@ -245,14 +283,22 @@ class _Loader:
         taken = [parameter for parameter in parameters if parameter != "spark"]
         inputs = found.pop("inputs", tuple(taken))
         if len(inputs) != len(taken):
-            self.wrong(found["at"]["inputs"], f"{function} takes {len(taken)} inputs, {len(inputs)} are given", f"name one for each of: {', '.join(taken)}")
-        return Transform(name=name, inputs=tuple(inputs), python_path=path, function=function, wants_spark=wants_spark, **found)
+            self.wrong(
+                found["at"]["inputs"],
+                f"{function} takes {len(taken)} inputs, {len(inputs)} are given",
+                f"name one for each of: {', '.join(taken)}",
+            )
+        return Transform(
+            name=name, inputs=tuple(inputs), python_path=path, function=function, wants_spark=wants_spark, **found
+        )
 
     def _decorated(self, name: str, path: Path, function: ast.FunctionDef, found: dict[str, Any]) -> Transform:
         """What it reads must be literal in its text; names that are no parts of the spec are tables of the catalog."""
         given = found.pop("inputs", None)
         reads = tables_read(function) if given is None else given
-        made = Transform(name=name, inputs=tuple(reads), python_path=path, function=decorated_name(function), decorated=True, **found)
+        made = Transform(
+            name=name, inputs=tuple(reads), python_path=path, function=decorated_name(function), decorated=True, **found
+        )
         return made
 
     # -- sinks
@@ -269,7 +315,9 @@ class _Loader:
         kinds = ("topic", "files", "jdbc", "console") if "jdbc" in found else ("topic", "files", "table", "console")
         if not exactly_one(found, kinds, value.where, "a sink", self.problems):
             return None
-        self._only_for(found, ("key", "value", "headers", "create_partitions", "bootstrap"), "topic" in found, "a topic")
+        self._only_for(
+            found, ("key", "value", "headers", "create_partitions", "bootstrap"), "topic" in found, "a topic"
+        )
         self._only_for(found, ("driver", "user", "password"), "jdbc" in found, "jdbc")
         self._only_for(found, ("format", "partition_by"), "files" in found or "table" in found, "files or a table")
         if isinstance(found.get("value"), Block):
@@ -286,9 +334,17 @@ class _Loader:
         found["files"] = self._address(found["files"])
         found.setdefault("format", "parquet")
         if found["format"] == "iceberg":
-            self.wrong(found["at"]["format"], "Iceberg knows tables, not folders", "write `table: catalog.database.name` in place of files")
+            self.wrong(
+                found["at"]["format"],
+                "Iceberg knows tables, not folders",
+                "write `table: catalog.database.name` in place of files",
+            )
         if found.get("mode", "append") != "append" and found["format"] != "delta":
-            self.wrong(found["at"]["mode"], f"files can only be appended to, not written in mode {found['mode']}", "drop `mode:` and give the aggregation a watermark")
+            self.wrong(
+                found["at"]["mode"],
+                f"files can only be appended to, not written in mode {found['mode']}",
+                "drop `mode:` and give the aggregation a watermark",
+            )
 
     # -- the whole
 
@@ -302,23 +358,43 @@ class _Loader:
         for node in [*sources.values(), *transforms.values()]:
             first = seen.setdefault(node.name.lower(), node.where)
             if first is not node.where:
-                self.wrong(node.where, f"there is another {node.name} on line {first.line}", "give one of them another name: SQL does not see upper and lower case")
+                self.wrong(
+                    node.where,
+                    f"there is another {node.name} on line {first.line}",
+                    "give one of them another name: SQL does not see upper and lower case",
+                )
 
-    def _check_inputs(self, sources: Mapping[str, Source], transforms: dict[str, Transform], sinks: Mapping[str, Sink], declared: set[str]) -> None:
+    def _check_inputs(
+        self,
+        sources: Mapping[str, Source],
+        transforms: dict[str, Transform],
+        sinks: Mapping[str, Sink],
+        declared: set[str],
+    ) -> None:
         by_lower = {name.lower(): name for name in declared}
         for name, transform in transforms.items():
             if transform.sql is not None:
                 transforms[name] = replace(transform, inputs=self._sql_inputs(transform, by_lower))
                 continue
             if transform.decorated:
-                transforms[name] = replace(transform, inputs=tuple(read for read in transform.inputs if read in declared))
+                transforms[name] = replace(
+                    transform, inputs=tuple(read for read in transform.inputs if read in declared)
+                )
                 continue
             for read in transform.inputs:
                 if read not in declared:
-                    self.wrong(transform.place("inputs" if "inputs" in transform.at else "python"), f"{transform.function} reads {read}, which is no source or transform", choose(read, sorted(declared), "sources and transforms"))
+                    self.wrong(
+                        transform.place("inputs" if "inputs" in transform.at else "python"),
+                        f"{transform.function} reads {read}, which is no source or transform",
+                        choose(read, sorted(declared), "sources and transforms"),
+                    )
         cycle = cycle_in({name: transform.inputs for name, transform in transforms.items()})
         if cycle:
-            self.wrong(transforms[cycle[0]].where, f"this reads itself: {' -> '.join([*cycle, cycle[0]])}", "let one of them read a source instead")
+            self.wrong(
+                transforms[cycle[0]].where,
+                f"this reads itself: {' -> '.join([*cycle, cycle[0]])}",
+                "let one of them read a source instead",
+            )
         nodes: dict[str, Node] = {**sources, **transforms}
         for sink in sinks.values():
             self._check_from(sink, nodes, declared)
@@ -332,16 +408,29 @@ class _Loader:
                 found.append(known)
             elif len(table.parts) == 1:
                 where = Where(transform.sql_path, transform.sql_line + table.line - 1, transform.where.key)
-                self.wrong(where, f"{table.parts[0]!r} is no source or transform", choose(table.parts[0], sorted(by_lower.values()), "sources and transforms") + " (write tables of Spark's catalog as database.table)")
+                self.wrong(
+                    where,
+                    f"{table.parts[0]!r} is no source or transform",
+                    choose(table.parts[0], sorted(by_lower.values()), "sources and transforms")
+                    + " (write tables of Spark's catalog as database.table)",
+                )
         return tuple(dict.fromkeys(found))
 
     def _check_from(self, sink: Sink, nodes: Mapping[str, Node], declared: set[str]) -> None:
         if sink.input not in declared:
-            self.wrong(sink.place("from"), f"{sink.from_!r} is no source or transform", choose(sink.input, sorted(declared), "sources and transforms"))
+            self.wrong(
+                sink.place("from"),
+                f"{sink.from_!r} is no source or transform",
+                choose(sink.input, sorted(declared), "sources and transforms"),
+            )
             return
         node = nodes.get(sink.input)
         if node is not None and sink.takes_rejected and not any(one.action == DROP for one in node.expect):
-            self.wrong(sink.place("from"), f"{sink.input} drops no rows, so there is no {sink.input}{REJECTED}", f"give {sink.input} an expectation with action: drop")
+            self.wrong(
+                sink.place("from"),
+                f"{sink.input} drops no rows, so there is no {sink.input}{REJECTED}",
+                f"give {sink.input} an expectation with action: drop",
+            )
 
     def _path(self, found: Mapping[str, Any], key: str) -> Path | None:
         given = found.get(key)
@@ -349,7 +438,9 @@ class _Loader:
             return None
         path = self.folder / str(given)
         if not path.is_file():
-            self.wrong(found["at"][key], f"there is no file {given}", "correct the path; it is relative to the spec's folder")
+            self.wrong(
+                found["at"][key], f"there is no file {given}", "correct the path; it is relative to the spec's folder"
+            )
             return None
         return path
 

@@ -44,7 +44,9 @@ def _check_read(given: Mapping[str, str]) -> None:
         decoder_for(plan.values)
 
 
-def _refused(part: Source | Sink, read: Callable[[Mapping[str, str]], object], options: Mapping[str, str]) -> list[Problem]:
+def _refused(
+    part: Source | Sink, read: Callable[[Mapping[str, str]], object], options: Mapping[str, str]
+) -> list[Problem]:
     try:
         read(options)
     except (OptionError, FormatError) as error:
@@ -71,14 +73,23 @@ def _missing_jars(pipeline: Pipeline) -> list[Problem]:
     for part, format_ in parts:
         if format_ in JARS and not has_jar(pipeline, JARS[format_][0]):
             example = JARS[format_][1]
-            problems.append(Problem(part.place("format"), f"Spark has no jar for {format_}", f"add to the spec: spark: {{packages: [{example}]}}, in the version that fits your Spark"))
+            problems.append(
+                Problem(
+                    part.place("format"),
+                    f"Spark has no jar for {format_}",
+                    f"add to the spec: spark: {{packages: [{example}]}}, in the version that fits your Spark",
+                )
+            )
     return problems
 
 
 def has_jar(pipeline: Pipeline, prefix: str) -> bool:
     conf = pipeline.spark.conf
     named = [*pipeline.spark.packages, *pipeline.spark.jars]
-    named += re.split(r"[,:]", ",".join(conf.get(key, "") for key in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")))
+    named += re.split(
+        r"[,:]",
+        ",".join(conf.get(key, "") for key in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")),
+    )
     if any(prefix in name for name in named):
         return True
     import pyspark
@@ -99,7 +110,13 @@ async def prepare_topics(pipeline: Pipeline, *, create: bool) -> list[Problem]:
             part = parts[0]
             where = part.place("bootstrap") if "bootstrap" in part.at else pipeline.place("bootstrap")
             reason = str(error) or f"no answer within {CONNECT_LIMIT_S:g} s"
-            problems.append(Problem(where, f"the broker {bootstrap} cannot be asked: {reason}", "start one with: headrace up, or correct `bootstrap:`"))
+            problems.append(
+                Problem(
+                    where,
+                    f"the broker {bootstrap} cannot be asked: {reason}",
+                    "start one with: headrace up, or correct `bootstrap:`",
+                )
+            )
     return problems
 
 
@@ -126,26 +143,44 @@ async def _check_topics(admin: Admin, parts: list[Source | Sink], create: bool) 
         if part.value is not None and part.value.dead_letters is not None and part.value.dead_letters not in known:
             problems.append(_missing(part.value.place("dead_letters"), part.value.dead_letters, []))
         if part.pattern is not None and not any(re.fullmatch(part.pattern, name) for name in known):
-            problems.append(Problem(part.place("pattern"), "no topic matches it", f"topics: {', '.join(known)}" if known else "create one: headrace topic create NAME"))
+            problems.append(
+                Problem(
+                    part.place("pattern"),
+                    "no topic matches it",
+                    f"topics: {', '.join(known)}" if known else "create one: headrace topic create NAME",
+                )
+            )
     return problems
 
 
 async def _missing_sink_topic(admin: Admin, sink: Sink, create: bool) -> list[Problem]:
     assert sink.topic is not None
     if sink.create_partitions is None:
-        return [Problem(sink.place("topic"), f"there is no topic {sink.topic}", f"headrace topic create {sink.topic}, or add `create_partitions: 3` to have it made")]
+        return [
+            Problem(
+                sink.place("topic"),
+                f"there is no topic {sink.topic}",
+                f"headrace topic create {sink.topic}, or add `create_partitions: 3` to have it made",
+            )
+        ]
     if create:
         try:
             await admin.create_topic(sink.topic, sink.create_partitions)
         except RequestFailed as error:
             if error.error is not Err.TOPIC_ALREADY_EXISTS:
-                return [Problem(sink.place("create_partitions"), str(error), "create it by hand: headrace topic create")]
+                return [
+                    Problem(sink.place("create_partitions"), str(error), "create it by hand: headrace topic create")
+                ]
     return []
 
 
 def _missing(where: Where, topic: str, known: list[str]) -> Problem:
     likely = choose(topic, known, "topics") if known else ""
-    return Problem(where, f"there is no topic {topic}", f"headrace topic create {topic}" + (f"; {likely}" if likely.startswith("did") else ""))
+    return Problem(
+        where,
+        f"there is no topic {topic}",
+        f"headrace topic create {topic}" + (f"; {likely}" if likely.startswith("did") else ""),
+    )
 
 
 async def topic_ends(pipeline: Pipeline) -> dict[str, dict[str, int]]:

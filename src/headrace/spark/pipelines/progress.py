@@ -55,7 +55,9 @@ class QueryProgress:
             return False
         self.batches += 1
         self.rows_in += rows
-        self.late_rows += sum(int(one.get("numRowsDroppedByWatermark", 0)) for one in report.get("stateOperators") or ())
+        self.late_rows += sum(
+            int(one.get("numRowsDroppedByWatermark", 0)) for one in report.get("stateOperators") or ()
+        )
         self.batch_ms = duration_ms
         self.batch_at_ms = time.time_ns() // 1_000_000
         written = int((report.get("sink") or {}).get("numOutputRows", -1))

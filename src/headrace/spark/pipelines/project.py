@@ -16,7 +16,11 @@ def template_names() -> list[str]:
 def write_project(folder: Path, template: str, name: str) -> list[Path]:
     """The files written. Raises ProjectExists rather than change any file."""
     source = TEMPLATES / template
-    wanted = {folder / path.relative_to(source): path for path in sorted(source.rglob("*")) if path.is_file() and "__pycache__" not in path.parts}
+    wanted = {
+        folder / path.relative_to(source): path
+        for path in sorted(source.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
     existing = [path for path in wanted if path.exists()]
     if existing:
         raise ProjectExists(f"{existing[0]} is there already: choose another folder, or remove it first")

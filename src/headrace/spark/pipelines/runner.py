@@ -194,7 +194,9 @@ class PipelineRun:
         running.retry_at_s = None
         running.started_s = time.monotonic()
         try:
-            running.query = start_sink(self.pipeline, running.sink, frame, bounded=self.bounded, connect=self.connect, show=self.show)
+            running.query = start_sink(
+                self.pipeline, running.sink, frame, bounded=self.bounded, connect=self.connect, show=self.show
+            )
         except Exception as error:
             message = self._failed(running, str(error))
             if message:
@@ -232,7 +234,11 @@ class PipelineRun:
         if running.stop_after is None:
             running.stop_after = running.progress.batch
         status = query.status
-        is_between = not status["isTriggerActive"] or not status["isDataAvailable"] or running.progress.batch > running.stop_after
+        is_between = (
+            not status["isTriggerActive"]
+            or not status["isDataAvailable"]
+            or running.progress.batch > running.stop_after
+        )
         if self.stopping == "now" or is_between or time.monotonic() > self._stop_deadline_s:
             query.stop()
 
@@ -258,7 +264,9 @@ class PipelineRun:
                 in_batch = 0.0 if self.connect else tasks_done(self.spark, running.query)
                 fraction = running.work.fraction(running.progress, self._ends, in_batch)
                 # An estimate that goes backwards helps nobody.
-                running.progress.fraction = fraction if running.progress.fraction is None else max(fraction or 0.0, running.progress.fraction)
+                running.progress.fraction = (
+                    fraction if running.progress.fraction is None else max(fraction or 0.0, running.progress.fraction)
+                )
         fraction = overall([running.progress.fraction for running in self.sinks]) if self.bounded else None
         snapshot: Snapshot = {
             "pipeline": self.pipeline.name,
@@ -284,7 +292,11 @@ class RunFailed(RuntimeError):
 
 def _session_settings(pipeline: Pipeline) -> dict[str, str]:
     """Settings of the spec that may still be set in a session; the rest was given when the driver started."""
-    return {name: value for name, value in pipeline.spark.conf.items() if name.startswith("spark.sql.") and ".catalog." not in name and name not in STATIC}
+    return {
+        name: value
+        for name, value in pipeline.spark.conf.items()
+        if name.startswith("spark.sql.") and ".catalog." not in name and name not in STATIC
+    }
 
 
 STATIC = frozenset({"spark.sql.extensions", "spark.sql.warehouse.dir", "spark.sql.catalogImplementation"})

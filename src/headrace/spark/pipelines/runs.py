@@ -91,7 +91,16 @@ class RunEntry:
             return None
 
 
-def create_run(pipeline: str, spec: Path, *, master: str, mode: str, storage: str, description: str = "", registry: Path | None = None) -> RunEntry:
+def create_run(
+    pipeline: str,
+    spec: Path,
+    *,
+    master: str,
+    mode: str,
+    storage: str,
+    description: str = "",
+    registry: Path | None = None,
+) -> RunEntry:
     base = registry_folder() if registry is None else registry
     base.mkdir(parents=True, exist_ok=True)
     _prune(base)

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 Print = Callable[[str], None]
 
 
-def start_sink(pipeline: Pipeline, sink: Sink, frame: "DataFrame", *, bounded: bool, connect: bool, show: Print | None = None) -> "StreamingQuery":
+def start_sink(
+    pipeline: Pipeline, sink: Sink, frame: "DataFrame", *, bounded: bool, connect: bool, show: Print | None = None
+) -> "StreamingQuery":
     """The running query. Raises whatever Spark says against it."""
     writer = _writer(pipeline, sink, frame, connect, show)
-    writer = writer.queryName(sink.name).outputMode(sink.mode).option("checkpointLocation", pipeline.checkpoint(sink.name))
+    writer = (
+        writer.queryName(sink.name).outputMode(sink.mode).option("checkpointLocation", pipeline.checkpoint(sink.name))
+    )
     if bounded:
         writer = writer.trigger(availableNow=True)
     else:
@@ -85,11 +89,17 @@ def check_sink(pipeline: Pipeline, sink: Sink, frame: "DataFrame", *, connect: b
     """What Spark would say against the query if it were started, without starting it."""
     if not frame.isStreaming:
         fix = "make one of the sources a stream: remove `static: true`"
-        return [Problem(sink.place("from"), f"{sink.from_} reads only static sources, so there is nothing to stream", fix)]
+        return [
+            Problem(sink.place("from"), f"{sink.from_} reads only static sources, so there is nothing to stream", fix)
+        ]
     problems = []
     missing = [name for name in sink.partition_by if name.lower() not in {one.lower() for one in frame.columns}]
     if missing:
-        problems.append(Problem(sink.place("partition_by"), f"there is no column {missing[0]}", f"columns: {', '.join(frame.columns)}"))
+        problems.append(
+            Problem(
+                sink.place("partition_by"), f"there is no column {missing[0]}", f"columns: {', '.join(frame.columns)}"
+            )
+        )
     try:
         if sink.kind == "topic":
             frame = records_of(sink, frame)
@@ -108,7 +118,9 @@ def _check_mode(sink: Sink, frame: "DataFrame") -> list[Problem]:
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
     mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[sink.mode]()
     try:
-        jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)
+        jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(
+            frame._jdf.queryExecution().analyzed(), mode
+        )
     except Exception as error:
         return [problem_of(error, sink.place("mode" if "mode" in sink.at else "from"))]
     return []
@@ -116,6 +128,8 @@ def _check_mode(sink: Sink, frame: "DataFrame") -> list[Problem]:
 
 def check_all(pipeline: Pipeline, frames: Callable[[Sink], "DataFrame"], *, connect: bool) -> None:
     """Raises SpecInvalid with everything that is wrong with any sink."""
-    problems = [p for sink in pipeline.sinks.values() for p in check_sink(pipeline, sink, frames(sink), connect=connect)]
+    problems = [
+        p for sink in pipeline.sinks.values() for p in check_sink(pipeline, sink, frames(sink), connect=connect)
+    ]
     if problems:
         raise SpecInvalid(problems)

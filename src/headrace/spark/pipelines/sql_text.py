@@ -113,7 +113,11 @@ def _table_positions(tokens: list[Token]) -> Iterator[TableName]:
         if token.text == "(":
             before = _previous(tokens, position)
             # A bracket in table position is a subquery or a joined list: FROM (a JOIN b ON ...).
-            scopes.append(_Scope(in_from=scope.expects_table, own_from=before in _FROM_FUNCTIONS, expects_table=scope.expects_table))
+            scopes.append(
+                _Scope(
+                    in_from=scope.expects_table, own_from=before in _FROM_FUNCTIONS, expects_table=scope.expects_table
+                )
+            )
             scope.expects_table = False
         elif token.text == ")":
             if len(scopes) > 1:

@@ -79,7 +79,11 @@ def read_topic(reader: Any, source: Source, options: dict[str, str]) -> "DataFra
 def sink_options(pipeline: Pipeline, sink: Sink) -> dict[str, str]:
     assert sink.topic is not None
     typed = value_options(sink.value) if isinstance(sink.value, ValueFormat) else {}
-    return {"kafka.bootstrap.servers": sink.bootstrap or pipeline.bootstrap, "topic": sink.topic} | typed | dict(sink.options)
+    return (
+        {"kafka.bootstrap.servers": sink.bootstrap or pipeline.bootstrap, "topic": sink.topic}
+        | typed
+        | dict(sink.options)
+    )
 
 
 def records_of(sink: Sink, frame: "DataFrame") -> "DataFrame":

@@ -27,7 +27,9 @@ class Work:
 
     def __init__(self, pipeline: Pipeline, sink: Sink) -> None:
         self.checkpoint = Path(pipeline.checkpoint(sink.name))
-        streams = [pipeline.sources[name] for name in sorted(needed_for(pipeline, sink.input)) if name in pipeline.sources]
+        streams = [
+            pipeline.sources[name] for name in sorted(needed_for(pipeline, sink.input)) if name in pipeline.sources
+        ]
         streams = [source for source in streams if not source.static]
         self.patterns = [source.files for source in streams if source.files is not None and "://" not in source.files]
         self.has_topics = any(source.is_topic for source in streams)
@@ -86,7 +88,12 @@ class Work:
             for folder in self.checkpoint.glob("sources/*"):
                 offset = (reports[int(folder.name)].get("endOffset") or {}) if int(folder.name) < len(reports) else {}
                 last = offset.get("logOffset") if isinstance(offset, Mapping) else None
-                seen = [json.loads(line) for log in folder.glob("[0-9]*") for line in log.read_text().splitlines() if line.startswith("{")]
+                seen = [
+                    json.loads(line)
+                    for log in folder.glob("[0-9]*")
+                    for line in log.read_text().splitlines()
+                    if line.startswith("{")
+                ]
                 count += len({one["path"] for one in seen if last is None or one["batchId"] <= last})
         except (OSError, ValueError, KeyError):
             return 0
