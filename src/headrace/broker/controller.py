@@ -34,6 +34,7 @@ logger = logging.getLogger("headrace.controller")
 
 ELECTIONS_AT_A_TIME = 1_000
 PROBES_AT_A_TIME = 64
+LOOK_AGAIN_S = (0.05, 0.2, 0.5, 0.0)
 LATE_MS = 250
 """A timer that is later than this tells of a loop that stood still, and with it the heartbeats it should have read."""
 
@@ -274,14 +275,19 @@ class ActiveController:
         self._server.spawn(self._look_at(broker, why))
 
     async def _look_at(self, broker: Broker, why: str) -> None:
+        """More than once: a process that is being killed closes its sockets one by one, the port among the last."""
         try:
             session = self._sessions.get(broker.id)
             heard_ms = session.last_contact_ms if session is not None else -1
-            if await probe(broker.endpoints) is not Presence.GONE:
-                return
-            session = self._sessions.get(broker.id)
-            if session is None or session.last_contact_ms == heard_ms:
-                await self._fence(broker.id, broker.epoch, f"{why}, and its port is closed")
+            for pause_s in LOOK_AGAIN_S:
+                presence = await probe(broker.endpoints)
+                session = self._sessions.get(broker.id)
+                if session is not None and session.last_contact_ms != heard_ms:
+                    return
+                if presence is Presence.GONE:
+                    await self._fence(broker.id, broker.epoch, f"{why}, and its port is closed")
+                    return
+                await asyncio.sleep(pause_s)
         finally:
             self._suspected.discard(broker.id)
 

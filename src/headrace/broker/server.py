@@ -20,6 +20,7 @@ from headrace.broker.connection import Connection
 from headrace.broker.controller import ActiveController
 from headrace.broker.controller_channel import ControllerChannel
 from headrace.broker.coordinator_runtime import GroupCoordinator
+from headrace.broker.departures import Departures
 from headrace.broker.handlers.fetch import FetchHandler
 from headrace.broker.handlers.produce import ProduceHandler
 from headrace.broker.handlers.registry import CONTROLLER_HANDLERS, HANDLERS
@@ -156,6 +157,7 @@ class Broker:
         self.replicas = Replicas(self, self.environment)
         self.groups = GroupCoordinator(self)
         self.lag = LagWatch(self)
+        self.departures = Departures(self)
         self.peers = Peers(f"headrace-{self.node_id}")
         self.controller: ActiveController | None = None
         """On a node with that role, whether or not it is the active one; set when its folders are open."""
@@ -313,6 +315,8 @@ class Broker:
 
     def metadata_changed(self, delta: Delta, image: Image) -> None:
         """Called in commit order, after the image has changed."""
+        if delta.brokers:
+            self.departures.metadata_changed(delta, delta.image)
         if any(kind == BROKER_CONFIG for kind, _ in delta.configs):
             self._reconfigure(image)
         if self.config.is_broker:

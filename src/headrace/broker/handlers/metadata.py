@@ -43,6 +43,15 @@ def metadata(
         missing = [name for name in names if name not in known]
         if missing:
             return _create_then_answer(broker, request, message, list(names), missing)
+    if names and len(broker.image.brokers) > 1:
+        return _settle_then_answer(broker, request, message, list(names))
+    return _answer(broker, request, message, _topics_by_name(broker.image, names, {}))
+
+
+async def _settle_then_answer(
+    broker: "Broker", request: Request, message: m.MetadataRequest, names: list[str]
+) -> m.MetadataResponse:
+    await broker.departures.settled(names)
     return _answer(broker, request, message, _topics_by_name(broker.image, names, {}))
 
 
@@ -94,8 +103,13 @@ def _answer(
     version = request.version
     nodes = broker.nodes(request.connection)
     view = ClientView(broker.image, {node.node_id for node in nodes}, version)
+    listener = request.connection.listener.endpoint.name
+    gone = [(b, e) for b in broker.departures.lingering() for e in b.endpoints if e.name == listener]
     response = M(
-        brokers=[M.MetadataResponseBroker(n.node_id, n.host, n.port, n.rack) for n in nodes],
+        brokers=[
+            *(M.MetadataResponseBroker(n.node_id, n.host, n.port, n.rack) for n in nodes),
+            *(M.MetadataResponseBroker(b.id, e.host, e.port, b.rack) for b, e in gone),
+        ],
         cluster_id=broker.node.cluster_id,
         controller_id=broker.node.controller_hint(),
         topics=[view.topic(found) if isinstance(found, Topic) else found for found in topics],
