@@ -270,7 +270,10 @@ class Connection(asyncio.BufferedProtocol):
 
     @staticmethod
     def _give_way_to_fetch(waiting: Request) -> None:
-        """A follower sends a second Fetch when it has something to add: then the first need not wait any longer."""
+        """A follower sends a second Fetch when it has something to add: then the first need not wait any longer.
+
+        Nor when this broker stops.
+        """
         if getattr(waiting.waiter, "gives_way", False):
             waiting.waiter.expire()  # type: ignore[union-attr]
 
@@ -406,6 +409,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closing = True
         if not self.closed:
             self._set_paused(True)
+            if self._slots:
+                self._give_way_to_fetch(self._slots[-1])
             self._go_on()
 
     @property

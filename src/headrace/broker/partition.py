@@ -133,6 +133,7 @@ class Partition:
         "failed",
         "fetch_waiters",
         "follower_throttled",
+        "incomplete",
         "index",
         "leader",
         "leader_epoch",
@@ -157,6 +158,8 @@ class Partition:
         self.leader_id = -1
         self.leader_epoch = -1
         self.failed = False
+        self.incomplete = False
+        """Begun anew after it had records, and perhaps still counted on for them: it must not lead."""
         self.copying: Copying | None = None
         """While another node leads: what fetches from it."""
         self._high_watermark = log.log_start_offset

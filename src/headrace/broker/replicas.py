@@ -117,7 +117,7 @@ class Replicas:
         for partition in self:
             known = image.partition(partition.topic_id, partition.index)
             if known is not None and known.leader == node_id and partition.leader is None and not partition.failed:
-                partition.become_leader(known)
+                self._lead(partition, known)
 
     def apply(self, delta: Delta, image: Image) -> None:
         """Create, change and remove replicas as the delta says."""
@@ -192,12 +192,22 @@ class Replicas:
             self._follow(partition, new)
         elif partition.leader is None or partition.leader_epoch != new.leader_epoch:
             self.fetchers.unfollow(partition)
-            partition.become_leader(new)
+            self._lead(partition, new)
         else:
             partition.reassign(new)
             self.isr.consider_all(partition)
 
+    def _lead(self, partition: Partition, assigned: Assignment) -> None:
+        if partition.incomplete and len(assigned.replicas) > 1:
+            # The controller did not know that its disk was emptied. Better nobody leads than one who has lost it all.
+            logger.critical("%s: its records are lost here; not leading until another replica has led", partition)
+            partition.become_follower(NO_LEADER, assigned.leader_epoch)
+        else:
+            partition.become_leader(assigned)
+
     def _follow(self, partition: Partition, assigned: Assignment) -> None:
+        if self._environment.node_id not in assigned.isr:
+            partition.incomplete = False  # nobody counts on it any more
         if partition.leader_epoch == assigned.leader_epoch and partition.leader is None and partition.copying is not None:
             self.fetchers.isr_changed(partition)
             return  # the same leader
@@ -218,10 +228,15 @@ class Replicas:
             if log is not None:
                 partition = Partition(change.topic_name, change.topic_id, change.partition, log, self._environment)
                 partition.restore(self._saved_watermark(partition))
+                partition.incomplete = self._was_lost(change) and log.end_offset == 0
                 partitions[change.partition] = partition
-                if change.old is None:
+                if self._is_new(change):
                     self._note_directory(partition)
         return partition
+
+    def _is_new(self, change: PartitionChange) -> bool:
+        """Whether this node had no replica before: so there is nothing of it on any disk."""
+        return change.old is None or self._environment.node_id not in change.old.replicas
 
     def _open(self, change: PartitionChange, image: Image) -> Log | None:
         logs = self._broker.logs
@@ -238,9 +253,9 @@ class Replicas:
             return log
         directory = change.new.directory_of(self._environment.node_id)
         known = {log_dir.directory_id for log_dir in logs.live_dirs()}
-        leads = change.new.leader == self._environment.node_id
+        led_elsewhere = change.new.leader not in (NO_LEADER, self._environment.node_id)
         if (topic, index) in logs.offline or (
-            change.old is not None and self._may_be_elsewhere(directory, known) and (leads or not self._is_wiped(known))
+            self._was_lost(change) and not (led_elsewhere and len(known) == len(logs.dirs))
         ):
             # Its records are on a disk that is gone: an empty log in its place would look like the truth.
             logger.error("%s-%d is offline with its log directory", topic, index)
@@ -254,18 +269,19 @@ class Replicas:
             logger.error("cannot create %s-%d: %s", topic, index, error)
             return None
 
-    def _may_be_elsewhere(self, directory: bytes, known: set[bytes]) -> bool:
-        """Whether a replica that is nowhere here can be in a log dir that is not there now, or that was exchanged."""
-        if is_reserved(directory):
-            return any(log_dir.failed is not None for log_dir in self._broker.logs.dirs)
-        return directory not in known
+    def _was_lost(self, change: PartitionChange) -> bool:
+        """Whether a replica that is not here is in a log dir that is not there now, or was in one that was exchanged.
 
-    def _is_wiped(self, known: set[bytes]) -> bool:
-        """Whether all log dirs are here, so that the one a replica was in can only have been emptied or exchanged.
-
-        A follower may then begin anew: its leader has everything. It is not in the ISR until it has caught up.
+        If all dirs are there, it was exchanged or emptied: then a follower may begin anew, as its leader has everything;
+        but it must not lead until it has, too.
         """
-        return len(known) == len(self._broker.logs.dirs)
+        if self._is_new(change):
+            return False
+        logs = self._broker.logs
+        directory = change.new.directory_of(self._environment.node_id)
+        if is_reserved(directory):
+            return any(log_dir.failed is not None for log_dir in logs.dirs)
+        return all(log_dir.directory_id != directory for log_dir in logs.live_dirs())
 
     def _saved_watermark(self, partition: Partition) -> int:
         """The high watermark of the last run."""
