@@ -8,6 +8,7 @@ and finished syncs are callbacks, since this is half of the work of every acks=a
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 from headrace.broker.partition import Partition
 from headrace.client.connection import Connection
@@ -250,6 +251,7 @@ class LeaderFetcher:
                 self._lost(None, f"Fetch v{self._version} knows no topic ids")
                 return
             self._connection = connection
+            self._broker.departures.found(self.leader_id)
         except ClientError as error:
             self._lost(None, str(error))
             return
@@ -270,6 +272,8 @@ class LeaderFetcher:
         """No connection, or not any more. Tried again soon, and at once when the metadata changes."""
         if self._closed or connection is not self._connection:
             return
+        if connection is not None:
+            self._broker.departures.lost(self.leader_id)
         level = logging.INFO if self._backoff_ms == BACKOFF_MS else logging.DEBUG
         logger.log(level, "cannot copy from broker %d: %s", self.leader_id, reason)
         self._drop_connection()
@@ -476,6 +480,8 @@ class LeaderFetcher:
                     now_ms = self._runtime.clock.monotonic_ms()
                     self._broker.replicas.follower_throttle.take(len(records), rate, now_ms)
             copy.behind = row.high_watermark > log.end_offset
+            if not copy.behind:
+                partition.incomplete = False
             partition.leader_told(row.high_watermark, row.log_start_offset)
         except KafkaError as error:
             logger.error("%s: what broker %d sent is refused: %s", partition, self.leader_id, error)
@@ -630,7 +636,9 @@ class Fetchers:
     def follow(self, partition: Partition) -> None:
         """Copy `partition` from the leader it has now."""
         key = partition.topic_id, partition.index
-        where = partition.leader_id, partition.index % self._broker.config["num.replica.fetchers"]
+        # Not by the index alone: topics with one partition would all share one fetcher.
+        number = (crc32(partition.topic_id) + partition.index) % self._broker.config["num.replica.fetchers"]
+        where = partition.leader_id, number
         fetcher = self._fetchers.get(where)
         self._leave(key, fetcher)
         if fetcher is None:
