@@ -365,3 +365,10 @@ def test_ddl_as_spark_reads_it():
 def test_ddl_that_is_none(text):
     with pytest.raises(DdlError):
         parse_ddl(text)
+
+
+def test_json_without_a_field_is_bad_only_where_the_schema_says_not_null():
+    decoder = decoder_for(options("json", valueSchema="id BIGINT NOT NULL, name STRING"))
+    found, errors = decode(decoder, b'{"id": 1}', b'{"name": "x"}', b'{"id": null}', b"{}")
+    assert found == [{"id": 1, "name": None}, None, None, None]
+    assert sorted(errors) == [1, 2, 3] and "id" in errors[1]

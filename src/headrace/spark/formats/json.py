@@ -1,7 +1,8 @@
 """JSON values: decoded by msgspec along a schema, so that a wrong type is named with its path, and encoded by it.
 
 The schema is Spark's DDL (`id BIGINT, name STRING`) or a JSON Schema, which is also what registries keep. Fields that are
-missing are null, fields that the schema does not know are passed over: documents of other versions stay readable.
+missing are null, or make a row bad where the schema says NOT NULL; fields that it does not know are passed over: documents
+of other versions stay readable.
 """
 
 import datetime
@@ -153,28 +154,35 @@ def _check_columns(schema: StructType, columns: StructType, origin: str) -> None
 # -- along Spark's types
 
 
-def _python_type(kind: DataType, path: str) -> Any:
-    """What msgspec decodes to, for a type of Spark's; everything may be null, and missing is null."""
+def _python_type(kind: DataType, path: str, nullable: bool = True) -> Any:
+    """What msgspec decodes to, for a type of Spark's. What is missing is null, and bad where the schema says NOT NULL."""
+    found = _bare_type(kind, path)
+    return found | None if nullable else found
+
+
+def _bare_type(kind: DataType, path: str) -> Any:
     bits = INTEGERS.get(type(kind))
     if bits is not None:
-        return Annotated[int, msgspec.Meta(ge=-(1 << (bits - 1)), le=(1 << (bits - 1)) - 1)] | None
+        return Annotated[int, msgspec.Meta(ge=-(1 << (bits - 1)), le=(1 << (bits - 1)) - 1)]
     if isinstance(kind, StructType):
-        fields = [
-            (f"f{index}", _python_type(field.dataType, f"{path}.{field.name}"), None)
-            for index, field in enumerate(kind)
-        ]
+        fields = [_field(f"f{index}", field, path) for index, field in enumerate(kind)]
         names = {f"f{index}": field.name for index, field in enumerate(kind)}
-        return msgspec.defstruct("Row", fields, rename=names, gc=False) | None
+        return msgspec.defstruct("Row", fields, rename=names, gc=False, kw_only=True)
     if isinstance(kind, ArrayType):
-        return list[_python_type(kind.elementType, f"{path}[]")] | None  # type: ignore[misc]
+        return list[_python_type(kind.elementType, f"{path}[]", kind.containsNull)]  # type: ignore[misc]
     if isinstance(kind, MapType):
         if not isinstance(kind.keyType, StringType):
             raise FormatError(f"{path} is {kind.simpleString()}, but the keys of JSON objects are strings: use map<string,...>")
-        return dict[str, _python_type(kind.valueType, f"{path}{{}}")] | None  # type: ignore[misc]
+        return dict[str, _python_type(kind.valueType, f"{path}{{}}", kind.valueContainsNull)]  # type: ignore[misc]
     plain = PLAIN.get(type(kind))
     if plain is None:
         raise FormatError(f"{path} is {kind.simpleString()}, which JSON values cannot be read as: use string and cast it later")
-    return plain | None
+    return plain
+
+
+def _field(name: str, field: StructField, path: str) -> tuple[str, Any] | tuple[str, Any, None]:
+    kind = _python_type(field.dataType, f"{path}.{field.name}", field.nullable)
+    return (name, kind, None) if field.nullable else (name, kind)
 
 
 def _getters(kind: pa.StructType) -> Sequence[Any]:
