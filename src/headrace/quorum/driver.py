@@ -14,6 +14,7 @@ from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.quorum import Network, PeerError, QuorumError
+from headrace.raft.leader import NEVER_MS
 from headrace.raft.messages import (
     Answer,
     Answered,
@@ -33,7 +34,7 @@ from headrace.raft.messages import (
     StoreChunk,
     Truncate,
 )
-from headrace.raft.node import NEVER_MS, RaftNode
+from headrace.raft.node import RaftNode
 from headrace.raft.types import Election
 from headrace.raft.voters import Voter
 from headrace.raft.wire import Nonsense, decode_reply, encode_request
@@ -283,10 +284,16 @@ class Driver:
                 versions = known.get(KRAFT_VERSION)
         self.step(Probed(voter.id, versions))
 
+    def halt(self) -> None:
+        """Say and do nothing more: what this node has promised can no longer be kept."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Whoever still waits for an answer gets none."""
+        """Requests under way are given up."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -295,8 +302,5 @@ class Driver:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        for effect in self._held:
-            if isinstance(effect, Answer) and not effect.token.done():
-                effect.token.cancel()
         if tasks:
             await asyncio.wait(tasks)

@@ -546,6 +546,8 @@ class KraftQuorum:
         if self.failed is not None:
             return
         self.failed = error
+        self._driver.halt()
+        self._server.drop()
         self._tip = None
         self._active_from = -1
         self._refuse_pending(KafkaError(Err.KAFKA_STORAGE_ERROR, f"the metadata log has failed: {error}"))
@@ -579,6 +581,7 @@ class KraftQuorum:
         while self._syncing is not None:
             await self._syncing
         await self._driver.close()
+        self._server.drop()
         self._refuse_pending(KafkaError(Err.NOT_CONTROLLER, "this node is stopping"))
         await self._keeper.close()
         if self.failed is None:

@@ -16,7 +16,7 @@ from headrace.quorum.snapshots import SnapshotId
 from headrace.raft.leader import Progress
 from headrace.raft.messages import FetchReply, Received, Reply, SnapshotReply
 from headrace.raft.node import RaftNode
-from headrace.raft.wire import FETCH_BYTES_MAX, TOPIC, Refused, decode_request, encode_reply
+from headrace.raft.wire import FETCH_BYTES_MAX, TOPIC, Refused, decode_request, encode_reply, refusal
 from headrace.storage.files import Disk
 
 
@@ -85,15 +85,23 @@ class Server:
         self._disk = disk
         self._clock = clock
         self._run_in_thread = run_in_thread
+        self._waiting: set[asyncio.Future[Reply]] = set()
+
+    def drop(self) -> None:
+        """Whoever still waits is told that this node takes no part any more."""
+        for token in list(self._waiting):
+            token.cancel()
 
     async def serve(self, key: ApiKey, message: Any, version: int) -> Any:
         if key is ApiKey.DESCRIBE_QUORUM:
             return self._describe(message, version)
         try:
             request = decode_request(key, message, version, self._cluster_id)
-        except Refused as refusal:
-            return refusal.response
-        reply = await self._decide(key, request)
+        except Refused as refused:
+            return refused.response
+        reply = await self._decide(request)
+        if reply is None:
+            return refusal(key, Err.BROKER_NOT_AVAILABLE)
         if isinstance(reply, FetchReply) and reply.read_from is not None:
             asked_bytes = min(message.max_bytes, message.topics[0].partitions[0].partition_max_bytes)
             reply = reply._replace(records=self._read(reply.read_from, asked_bytes))
@@ -101,17 +109,18 @@ class Server:
             reply = await self._with_chunk(reply, message.max_bytes)
         return encode_reply(key, reply, version, self._driver.node.options.listener)
 
-    async def _decide(self, key: ApiKey, request: Any) -> Reply:
+    async def _decide(self, request: Any) -> Reply | None:
+        """None while this node takes no part: it has not begun, or is about to end."""
         if not self._driver.running:
-            raise KafkaError(Err.BROKER_NOT_AVAILABLE, f"{key.name}: this node takes no part in the quorum now")
+            return None
         token: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting.add(token)
+        token.add_done_callback(self._waiting.discard)
         self._driver.step(Received(token, request))
-        try:
-            return await token
-        except asyncio.CancelledError:
-            if token.cancelled() and not self._driver.running:
-                raise KafkaError(Err.BROKER_NOT_AVAILABLE, f"{key.name}: this node is stopping") from None
-            raise
+        if not self._driver.running:
+            token.cancel()
+        await asyncio.wait([token])
+        return None if token.cancelled() else token.result()
 
     def _read(self, offset: int, bytes_max: int) -> bytes:
         """Whole batches and perhaps a piece of one, as in any Fetch. Also what is not committed: that is how it gets there."""

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import Err
 from headrace.raft import membership
-from headrace.raft.leader import Leader, Parked
+from headrace.raft.leader import NEVER_MS, Leader
 from headrace.raft.messages import (
     AppendFetched,
     Fetch,
@@ -20,7 +20,6 @@ from headrace.raft.types import NOBODY, Address, OffsetEpoch, RaftError
 if TYPE_CHECKING:
     from headrace.raft.node import RaftNode
 
-NEVER_MS = 1 << 62
 BACKOFF_MS_MAX = 500
 LOOK_AGAIN_MS = 100
 """How soon another node is asked who leads, after one that does not know."""
@@ -79,7 +78,7 @@ def fetch(node: "RaftNode", token: Any, request: Fetch, now_ms: int) -> None:
     _commit(node, state)
     nothing_new = request.offset >= node.log.end_offset and request.high_watermark >= state.high_watermark
     if nothing_new and request.wait_ms > 0:
-        state.parked.append(Parked(token, request, now_ms + request.wait_ms))
+        state.park(token, request, now_ms)
     else:
         node.answer(token, records_from(node, request.offset))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from headrace.errors import Err
 from headrace.raft import fetching, membership, voting
-from headrace.raft.leader import Leader, Parked
+from headrace.raft.leader import NEVER_MS, Leader, Parked
 from headrace.raft.messages import (
     AddVoter,
     Answer,
@@ -64,7 +64,6 @@ from headrace.raft.voters import Voter, VoterSet
 
 GONE_JITTER_MS = 50
 """Followers of a leader that is known to be dead ask for pre-votes within this time of each other."""
-NEVER_MS = 1 << 62
 
 State = Unattached | Follower | Nominee | Leader | Resigned
 
@@ -232,7 +231,7 @@ class RaftNode:
         state = self.state
         times = [NEVER_MS]
         if isinstance(state, Leader):
-            times += [parked.deadline_ms for parked in state.parked]
+            times.append(state.expires_ms)
             times += [at for voter, at in state.begin_at_ms.items() if voter not in state.begin_in_flight]
             if state.needs_others:
                 times.append(state.check_deadline_ms)

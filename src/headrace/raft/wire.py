@@ -231,7 +231,8 @@ def decode_request(key: ApiKey, message: Any, version: int, cluster_id: str) -> 
     raise AssertionError(key)
 
 
-def _foreign(key: ApiKey, given: str, own: str) -> Any:
+def refusal(key: ApiKey, error: Err) -> Any:
+    """The whole answer to a request that is not even looked at."""
     response: Any = {
         ApiKey.VOTE: m.VoteResponse,
         ApiKey.BEGIN_QUORUM_EPOCH: m.BeginQuorumEpochResponse,
@@ -242,7 +243,11 @@ def _foreign(key: ApiKey, given: str, own: str) -> Any:
         ApiKey.REMOVE_RAFT_VOTER: m.RemoveRaftVoterResponse,
         ApiKey.UPDATE_RAFT_VOTER: m.UpdateRaftVoterResponse,
     }[key]
-    answer = response(error_code=Err.INCONSISTENT_CLUSTER_ID)
+    return response(error_code=error)
+
+
+def _foreign(key: ApiKey, given: str, own: str) -> Any:
+    answer = refusal(key, Err.INCONSISTENT_CLUSTER_ID)
     if key in (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER):
         answer.error_message = f"this is cluster {own}, not {given}"
     return answer
