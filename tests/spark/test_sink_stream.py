@@ -170,23 +170,7 @@ def test_a_killed_broker_loses_and_doubles_nothing_within_a_query(spark, tmp_pat
         assert set(numbers(broker.bootstrap, "out")) == set(range(4000))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"topic": "a b"}, "is not a topic name"),
-        ({"kafka.acks": "0"}, "waits for all in-sync replicas"),
-        ({"dedupHeader": "true"}, "did you mean 'dedupHeaders'?"),
-    ],
-)
-def test_wrong_options_end_a_stream_before_it_writes(spark, bootstrap, tmp_path, options, words):
-    make_topic_once(bootstrap, "wrong-in")
-    with pytest.raises(Exception) as caught:
-        start(spark, bootstrap, "wrong-in", "wrong-out", tmp_path / "cp", **options).awaitTermination(LIMIT_S)
-    assert words in str(caught.value)
-
-
-def make_topic_once(bootstrap, name):
-    try:
-        make_topic(bootstrap, name)
-    except Exception as error:
-        assert "exists" in str(error).lower()
+def test_a_wrong_option_ends_a_stream_before_it_writes(spark, bootstrap, tmp_path):
+    make_topic(bootstrap, "wrong-in")
+    with pytest.raises(Exception, match="did you mean 'dedupHeaders'"):
+        start(spark, bootstrap, "wrong-in", "wrong-out", tmp_path / "cp", dedupHeader="true").awaitTermination(LIMIT_S)
