@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark", reason="needs headrace[spark]")
+# Making a class cache takes longer than it would save here; one that this machine has already is used.
+os.environ.setdefault("HEADRACE_JVM_CACHE", "use")
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """The shared driver, local[2]. Use view and table names of your own, and leave its settings as they were."""
-    from headrace.spark.java import train
     from headrace.spark.session import spark_session
 
     folder = tmp_path_factory.mktemp("spark")
     os.environ.setdefault("TZ", "UTC")
-    train()
     session = spark_session(
         "local[2]",
         "headrace-tests",

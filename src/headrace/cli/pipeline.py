@@ -51,6 +51,8 @@ def _told() -> Iterator[None]:
             _fail(str(error), REFUSED_EXIT)
         if kind in ("JavaMissing", "ExtraMissing", "AlreadyRunning", "ProjectExists", "RunFailed"):
             _fail(f"headrace: {error}", 1)
+        if isinstance(error, ConnectionError) and not isinstance(error, TimeoutError):
+            _fail("headrace: Spark's driver is gone; its log is in the run's folder: headrace pipeline list --all --json", 1)
         if type(error).__module__.startswith(("pyspark.", "py4j.", "grpc")):
             _fail(f"headrace: Spark failed: {str(error).strip().splitlines()[0][:500]}", 1)
         raise

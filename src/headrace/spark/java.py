@@ -28,6 +28,8 @@ BEHIND = "launcher-of"
 TRAIN_LIMIT_S = 180.0
 JAVA_VARIABLE = "HEADRACE_JAVA"
 CACHE_VARIABLE = "HEADRACE_JVM_CACHE"
+"""off: no class cache; use: one that is there already, but none is made."""
+
 TRAINING_VARIABLE = "HEADRACE_JVM_TRAINING"
 
 
@@ -259,7 +261,7 @@ def provide_java(*, train_in_background: bool = True) -> Java:
 
 
 def needs_training(launcher: Launcher) -> bool:
-    if os.environ.get(CACHE_VARIABLE) == "off" or os.environ.get(TRAINING_VARIABLE):
+    if os.environ.get(CACHE_VARIABLE) in ("off", "use") or os.environ.get(TRAINING_VARIABLE):
         return False
     return not launcher.class_cache.exists() and not launcher.failure.exists()
 

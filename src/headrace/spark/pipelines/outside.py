@@ -135,13 +135,14 @@ async def _check_topics(admin: Admin, parts: list[Source | Sink], create: bool) 
     known = [topic.name for topic in await admin.list_topics(include_internal=True)]
     problems = []
     for part in parts:
+        value = part.value
+        if isinstance(value, ValueFormat) and value.dead_letters is not None and value.dead_letters not in known:
+            problems.append(_missing(value.place("dead_letters"), value.dead_letters, []))
         if isinstance(part, Sink):
             if part.topic not in known:
                 problems += await _missing_sink_topic(admin, part, create)
             continue
         problems += [_missing(part.place("topic"), topic, known) for topic in part.topic if topic not in known]
-        if part.value is not None and part.value.dead_letters is not None and part.value.dead_letters not in known:
-            problems.append(_missing(part.value.place("dead_letters"), part.value.dead_letters, []))
         if part.pattern is not None and not any(re.fullmatch(part.pattern, name) for name in known):
             problems.append(
                 Problem(

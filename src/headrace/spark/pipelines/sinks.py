@@ -35,6 +35,9 @@ def start_sink(
 
 def _writer(pipeline: Pipeline, sink: Sink, frame: "DataFrame", connect: bool, show: Print | None) -> Any:
     options = dict(sink.options)
+    if sink.kind == "topic" and sink.mode == "update":
+        # Spark has no update mode for sinks in Python, but any sink may take a batch of changed rows.
+        return records_of(sink, frame).writeStream.foreachBatch(_appender(FORMAT, sink_options(pipeline, sink)))
     if sink.kind == "topic":
         return records_of(sink, frame).writeStream.format(FORMAT).options(**sink_options(pipeline, sink))
     if sink.kind in ("files", "table"):
@@ -55,10 +58,12 @@ def _jdbc_writer(sink: Sink) -> Callable[["DataFrame", int], None]:
     assert sink.jdbc is not None and sink.jdbc_table is not None
     options = {"url": sink.jdbc, "dbtable": sink.jdbc_table}
     options |= {key: value for key in ("driver", "user", "password") if (value := getattr(sink, key)) is not None}
-    options |= dict(sink.options)
+    return _appender("jdbc", options | dict(sink.options))
 
+
+def _appender(format_: str, options: dict[str, str]) -> Callable[["DataFrame", int], None]:
     def write(batch: "DataFrame", batch_id: int) -> None:
-        batch.write.format("jdbc").options(**options).mode("append").save()
+        batch.write.format(format_).options(**options).mode("append").save()
 
     return write
 
