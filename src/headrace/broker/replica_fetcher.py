@@ -8,9 +8,9 @@ and finished syncs are callbacks, since this is half of the work of every acks=a
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
-from zlib import crc32
 
 from headrace.broker.partition import Partition
+from headrace.broker.truncation import Truncation
 from headrace.client.connection import Connection
 from headrace.client.errors import ClientError, err_of
 from headrace.errors import Err, KafkaError
@@ -37,7 +37,6 @@ TOPIC_IDS_SINCE, REPLICA_STATE_SINCE = 13, 15
 SESSION_ERRORS = frozenset(
     {Err.FETCH_SESSION_ID_NOT_FOUND, Err.INVALID_FETCH_SESSION_EPOCH, Err.FETCH_SESSION_TOPIC_ID_ERROR}
 )
-EARLIEST, LATEST = -2, -1
 QUIET = frozenset(
     {Err.UNKNOWN_LEADER_EPOCH, Err.FENCED_LEADER_EPOCH, Err.NOT_LEADER_OR_FOLLOWER, Err.UNKNOWN_TOPIC_ID,
      Err.UNKNOWN_TOPIC_OR_PARTITION}
@@ -148,6 +147,7 @@ class LeaderFetcher:
         self._in_flight: deque[_Answer] = deque()
         self._scheduled = False
         self._closed = False
+        self._truncation = Truncation(broker, leader_id, limits.timeout_ms / 1000, self._ready, self._delay)
 
     # ---- what to copy
 
@@ -444,7 +444,7 @@ class LeaderFetcher:
                 if copy is not None and 0 < copy.since <= number:
                     self._take_partition(copy, row, cut)
         if cut:
-            self._cut(cut)
+            self._truncation.cut(cut)
         if not message.session_id and not self._in_flight:
             self._start_session()
 
@@ -460,7 +460,7 @@ class LeaderFetcher:
             cut.append((copy, cut_offset(diverging.epoch, diverging.end_offset, own_epoch, own_end, log.end_offset)))
             return
         if log.holes:
-            self._mend(copy, row.high_watermark, cut)
+            self._truncation.mend(copy, row.high_watermark, cut)
             return
         copy.backoff_ms = BACKOFF_MS
         records = row.records
@@ -495,110 +495,13 @@ class LeaderFetcher:
 
     def _refused(self, copy: Copy, error: Err) -> None:
         if error is Err.OFFSET_OUT_OF_RANGE:
+            assert self._connection is not None
             self._leave_session(copy)
-            self._broker.spawn(self._find_range(copy))
+            self._broker.spawn(self._truncation.find_range(self._connection, copy))
             return
         level = logging.DEBUG if error in QUIET else logging.WARNING
         logger.log(level, "%s: broker %d answers %s", copy.partition, self.leader_id, error.name)
         self._delay(copy)
-
-    # ---- truncation
-
-    def _mend(self, copy: Copy, high_watermark: int, cut: list[tuple[Copy, int]]) -> None:
-        """Damage was set aside here: all from there on is copied anew, once this replica is not counted on for it.
-
-        The offset asked for has told the leader what is missing; it takes this replica out of the ISR. To cut before
-        that could have it elected without records that are committed.
-        """
-        partition = copy.partition
-        known = self._broker.image.partition(*copy.key)
-        if high_watermark <= copy.next_offset or known is None or self._broker.node_id not in known.isr:
-            logger.warning("%s: copied anew from %d, where it is damaged", partition, copy.next_offset)
-            cut.append((copy, copy.next_offset))
-        else:
-            self._delay(copy)
-
-    def _cut(self, cuts: list[tuple[Copy, int]]) -> None:
-        """Drop what these replicas have and their leader does not."""
-        logs = self._broker.logs
-        offsets = {}
-        vouched = False
-        for copy, offset in cuts:
-            log = copy.partition.log
-            logger.info("%s: cut from %d to %d, where broker %d parts", copy.partition, log.end_offset, offset, self.leader_id)
-            vouched = vouched or log.recovery_point > offset
-            offsets[log] = offset
-        try:
-            plan = logs.truncate_to(offsets)
-            if vouched:
-                # Before anything else is written there: what the checkpoint vouches for must not become other bytes.
-                plan.run()
-        except OSError as error:
-            self._broker.dir_failed(cuts[0][0].partition.log, error)
-            return
-        for copy, _ in cuts:
-            copy.partition.truncated()
-            self._ready(copy)
-
-    async def _find_range(self, copy: Copy) -> None:
-        """The leader does not have the offset asked for. Either its log begins later by now, or it ends earlier and
-        knows no epochs to tell by: only then is its end taken for the truth."""
-        connection, partition = self._connection, copy.partition
-        if connection is None:
-            return
-        try:
-            leader_end = await self._ask_offset(connection, copy, LATEST)
-            leader_start = await self._ask_offset(connection, copy, EARLIEST)
-        except (ClientError, KafkaError) as error:
-            logger.info("%s: broker %d does not say which offsets it has: %s", partition, self.leader_id, error)
-            if copy.is_current:
-                self._delay(copy)
-            return
-        if not copy.is_current or partition.failed:
-            return
-        log = partition.log
-        if leader_end < log.end_offset:
-            logger.warning("%s: broker %d ends at %d, before %d", partition, self.leader_id, leader_end, log.end_offset)
-            self._cut([(copy, leader_end)])
-        elif leader_start > log.end_offset:
-            self.start_over(copy, leader_start)
-        else:
-            self._delay(copy)
-
-    def start_over(self, copy: Copy, offset: int) -> None:
-        """Nothing that is here is in the leader's log any more."""
-        partition = copy.partition
-        logger.info("%s: begins anew at %d", partition, offset)
-        try:
-            partition.log.truncate_fully(offset)
-            self._broker.logs.checkpoint_plan().run()
-        except OSError as error:
-            self._broker.dir_failed(partition.log, error)
-            return
-        partition.truncated()
-        partition.leader_told(offset, offset)
-        self._ready(copy)
-
-    async def _ask_offset(self, connection: Connection, copy: Copy, timestamp: int) -> int:
-        R = m.ListOffsetsRequest
-        partition = copy.partition
-        asked = R.ListOffsetsPartition(
-            partition_index=partition.index, current_leader_epoch=copy.leader_epoch, timestamp=timestamp
-        )
-        request = R(
-            replica_id=self._broker.node_id,
-            topics=[R.ListOffsetsTopic(name=partition.topic, partitions=[asked])],
-        )
-        other = await Connection.open(connection.host, connection.port, timeout_s=CONNECT_TIMEOUT_S)
-        try:
-            answer = await other.request(ApiKey.LIST_OFFSETS, request, timeout_s=self._limits.timeout_ms / 1000)
-        finally:
-            other.close()
-        row = answer.topics[0].partitions[0]
-        if row.error_code:
-            raise KafkaError(err_of(row.error_code))
-        offset: int = row.offset
-        return offset
 
 
 class _Answer:
@@ -622,69 +525,3 @@ class _Answer:
     def set_exception(self, error: BaseException) -> None:
         self._done = True
         self._fetcher.failed(self, error)
-
-
-class Fetchers:
-    """All fetchers of this node: `num.replica.fetchers` for each leader."""
-
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._limits = Limits.of(broker.config)
-        self._fetchers: dict[tuple[int, int], LeaderFetcher] = {}
-        self._where: dict[Key, LeaderFetcher] = {}
-
-    def follow(self, partition: Partition) -> None:
-        """Copy `partition` from the leader it has now."""
-        key = partition.topic_id, partition.index
-        # Not by the index alone: topics with one partition would all share one fetcher.
-        number = (crc32(partition.topic_id) + partition.index) % self._broker.config["num.replica.fetchers"]
-        where = partition.leader_id, number
-        fetcher = self._fetchers.get(where)
-        self._leave(key, fetcher)
-        if fetcher is None:
-            fetcher = self._fetchers[where] = LeaderFetcher(self._broker, partition.leader_id, self._limits)
-        self._where[key] = fetcher
-        fetcher.add(partition)
-        fetcher.retry_now()
-
-    def isr_changed(self, partition: Partition) -> None:
-        """Who is in sync is news for a replica that waits to be counted on no longer."""
-        if partition.log.holes and isinstance(partition.copying, Copy):
-            partition.copying.fetcher.retry_copy(partition.copying)
-
-    def unfollow(self, partition: Partition) -> None:
-        self._leave((partition.topic_id, partition.index), None)
-
-    def _leave(self, key: Key, unless: LeaderFetcher | None) -> None:
-        fetcher = self._where.get(key)
-        if fetcher is None or fetcher is unless:
-            return
-        del self._where[key]
-        fetcher.remove(key)
-        if not fetcher.copies:
-            # Not later: to a leader that is gone the connection would be tried for ever.
-            fetcher.close()
-            self._fetchers = {where: one for where, one in self._fetchers.items() if one is not fetcher}
-
-    def brokers_changed(self, brokers: list[int]) -> None:
-        """These have registered anew or come back: whoever waits to try again need not wait."""
-        for (leader_id, _), fetcher in self._fetchers.items():
-            if leader_id in brokers:
-                fetcher.retry_now()
-
-    def address(self, broker_id: int) -> tuple[str, int] | None:
-        """Where other brokers reach a broker."""
-        known = self._broker.image.brokers.get(broker_id)
-        if known is None:
-            return None
-        name = self._broker.config.inter_broker_listener
-        return next(((e.host, e.port) for e in known.endpoints if e.name == name), None)
-
-    def close(self) -> None:
-        for fetcher in self._fetchers.values():
-            fetcher.close()
-        self._fetchers.clear()
-        self._where.clear()
-
-    def __len__(self) -> int:
-        return len(self._fetchers)

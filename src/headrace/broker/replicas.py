@@ -4,9 +4,9 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from headrace.broker.fetchers import Fetchers
 from headrace.broker.isr import IsrChanges
 from headrace.broker.partition import Environment, Partition
-from headrace.broker.replica_fetcher import Fetchers
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.metadata.delta import Delta, PartitionChange
