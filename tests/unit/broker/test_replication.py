@@ -718,3 +718,62 @@ def test_consumers_are_sent_to_a_replica_in_their_rack_and_read_only_what_is_com
         follower.close()
 
     run(scenario, replica_selector_class=RACK_AWARE_SELECTOR, replica_fetch_wait_max_ms="5000")
+
+
+# ---- stopping and starting
+
+
+def test_a_broker_that_stops_does_not_wait_for_fetches_that_wait() -> None:
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2])
+        assert await brokers.produce(1, 10) == "NONE"
+        await asyncio.sleep(1)
+        leader = brokers.broker(1)
+        parked = [connection for connection in leader.connections if connection.waiting]
+        assert len(parked) == 1, "the follower's"
+        for connection in parked:
+            connection.finish()
+        assert parked[0].waiting == 0
+
+    run(scenario, 2, replica_fetch_wait_max_ms="10000")
+
+
+def test_an_emptied_disk_that_the_controller_still_counts_on_does_not_lead() -> None:
+    async def scenario(brokers: Brokers) -> None:
+        dictator = brokers.dictator
+        dictator.create([1, 2, 3])
+        homes = [brokers.broker(n).logs.dirs[0].directory_id for n in (1, 2, 3)]
+        dictator.change(directories=homes)
+        assert await brokers.produce(1, 10) == "NONE"
+        await brokers.in_step([1, 2, 3])
+        brokers.kill(3)
+        brokers.node(3).disk.remove_tree(DATA)
+        brokers.world.network.partition(["b3"], ["b1", "b2"])
+        await brokers.start(3)
+        assert brokers.partition(3).log.end_offset == 0
+        dictator.change(leader=3)
+        assert brokers.partition(3).leader is None
+        assert await brokers.produce(3) == "NOT_LEADER_OR_FOLLOWER"
+        dictator.change(leader=2)
+        brokers.world.network.heal()
+        await brokers.in_step([1, 2, 3])
+        await brokers.until(lambda: set(dictator.assigned().isr) == {1, 2, 3})
+        dictator.change(leader=3)
+        assert await brokers.produce(3) == "NONE"
+
+    run(scenario)
+
+
+def test_the_only_replica_of_an_emptied_disk_is_offline() -> None:
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1])
+        brokers.dictator.change(directories=[brokers.broker(1).logs.dirs[0].directory_id])
+        assert await brokers.produce(1, 10) == "NONE"
+        brokers.kill(1)
+        brokers.node(1).disk.remove_tree(DATA)
+        brokers.dictator.change(leader=-1)
+        await brokers.start(1)
+        brokers.dictator.change(leader=1)
+        assert await brokers.produce(1) == "KAFKA_STORAGE_ERROR"
+
+    run(scenario, 1)
