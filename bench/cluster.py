@@ -26,6 +26,9 @@ APACHE = "apache"
 SETTLE_S = 60.0
 BEFORE_S, AFTER_S = 3.0, 15.0
 """Of load before and after a leader is lost."""
+IMPATIENT = {"socket.timeout.ms": 1_000, "request.timeout.ms": 500, "topic.metadata.refresh.interval.ms": 200}
+"""A frozen broker keeps its connections. librdkafka waits a minute for answers on them, whatever the cluster does; a
+client that is to notice must ask."""
 
 
 class Bench(Protocol):
@@ -181,8 +184,9 @@ def outage(cluster: Cluster, how: int) -> tuple[float, int]:
 
     with cluster.topic(name) as topic:
         producer = Producer(
-            {"bootstrap.servers": cluster.bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 0, "log_level": 0}
-        )
+            {"bootstrap.servers": cluster.bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 0, "log_level": 0,
+             **(IMPATIENT if how == signal.SIGSTOP else {})}
+        )  # fmt: skip
         lost = -1
         begin = time.monotonic()
         number = 0
@@ -217,7 +221,7 @@ def failover(bench: Bench) -> Part:
     part.rows["goal"] = {"worst kill -9 s": 0.5, "worst SIGSTOP s": 4.0}
     part.goal("kill -9: the worst of all turns against half a second", "worst kill -9 s", at_most=1, against="goal")
     part.goal("SIGSTOP: the worst against session timeout + 1 s", "worst SIGSTOP s", at_most=1, against="goal")
-    part.notes.append("Both with their defaults: Headrace sees a dead process by its closed socket, and silence after 3 s; Kafka waits 9 s for both.")
+    part.notes.append("Both with their defaults: Headrace sees a dead process by its closed socket, and silence after 3 s; Kafka waits 9 s for both. With SIGSTOP the producer is set to notice: `socket.timeout.ms` 1000, `request.timeout.ms` 500, `topic.metadata.refresh.interval.ms` 200.")
     return part
 
 
