@@ -92,9 +92,9 @@ def test_a_window_there_again_is_right_only_where_at_least_once_is_promised():
 
 def test_rejects_are_counted_by_where_they_came_from():
     expected = Expected({}, rejected=2, duplicates=0)
-    assert check_rejects(expected, [b"a-0-1", b"a-0-2", b"a-0-1"]).kept
-    assert not check_rejects(expected, [b"a-0-1", b"a-0-1"]).kept
-    assert not check_rejects(expected, [b"a-0-1", b"a-0-2", b"a-0-3"]).kept
+    assert check_rejects(expected, [(b"0", b"1"), (b"0", b"2"), (b"0", b"1")]).kept
+    assert not check_rejects(expected, [(b"0", b"1"), (b"0", b"1")]).kept
+    assert not check_rejects(expected, [(b"0", b"1"), (b"0", b"2"), (b"1", b"2")]).kept
 
 
 def test_only_files_in_sparks_log_count(tmp_path):

@@ -13,6 +13,9 @@ from headrace.demo.expected import Expected, Totals, Window
 from headrace.demo.ledger import Book, Ledger, compare
 from headrace.records.batch import Record, iter_headers, read_records
 
+Origin = tuple[bytes | None, bytes | None]
+"""Partition and offset, as a dead letter's headers have them."""
+
 FILES_LOG = "_spark_metadata"
 EXAMPLES_MAX = 3
 
@@ -62,11 +65,11 @@ def check_windows(where: str, expected: Mapping[Window, Totals], found: Iterable
     return Check(where, kept, "; ".join([detail, *examples]))
 
 
-def check_rejects(expected: Expected, event_ids: Iterable[bytes]) -> Check:
-    """Each broken or stale event is in the topic of rejects, by where it came from; at least once."""
-    places = list(event_ids)
+def check_rejects(expected: Expected, origins: Iterable[Origin]) -> Check:
+    """Each broken event is in the topic of rejects, by where it came from; at least once."""
+    places = list(origins)
     distinct = len(set(places))
-    detail = f"{expected.rejected:,} broken or stale events sent, {distinct:,} set aside; {len(places) - distinct:,} there again"
+    detail = f"{expected.rejected:,} broken events sent, {distinct:,} set aside; {len(places) - distinct:,} there again"
     return Check("rejects in the topic", distinct == expected.rejected, detail)
 
 
@@ -87,6 +90,11 @@ async def read_topic(admin: Admin, topic: str) -> list[Record]:
             if offset == before:
                 raise RuntimeError(f"{topic}-{index}: nothing at offset {offset} although it ends at {end.offset}")
     return found
+
+
+def origin_of(letter: Record) -> Origin:
+    headers = dict(letter.headers)
+    return headers.get("headrace.error.partition"), headers.get("headrace.error.offset")
 
 
 def windows_in_topic(records: Iterable[Record]) -> list[tuple[Window, Totals]]:

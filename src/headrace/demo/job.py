@@ -1,7 +1,7 @@
 """The Spark pipeline, a process of its own: shop-events in; sales per window out, to Parquet and from there to a topic.
 
 Reads its options as JSON from the command line, writes what it does as JSON lines to stdout, and ends when its stdin
-does: a demo that dies leaves no Spark behind. `clean`, `reject` and `sell` are the pipeline; the rest runs it.
+does: a demo that dies leaves no Spark behind. `read`, `clean` and `sell` are the pipeline; the rest runs it.
 """
 
 import json
@@ -21,19 +21,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 SCHEMA = (
-    "event_id string, event_time bigint, customer bigint, action string, category string, country string, "
-    "cents bigint, _corrupt string"
+    "event_id string not null, event_time bigint not null, customer bigint, action string not null, "
+    "category string not null, country string, cents bigint not null"
 )
-REQUIRED = ("event_id", "event_time", "action", "category", "cents")
 TABLE = "window_ms bigint, category string, events bigint, orders bigint, cents bigint"
 TRIGGER = "2 seconds"
-TRIGGER_REJECTS = "4 seconds"
 RESTARTS_MAX = 3
 ORPHAN_S = 0.5
 
-TO_PARQUET, TO_TOPIC, TO_REJECTS = "sales", "publish", "rejects"
-FROM_TOPIC = (TO_PARQUET, TO_REJECTS)
-"""The queries that read the feed; `publish` reads the table, so that windows are computed once."""
+SELL, PUBLISH = "sales", "publish"
+"""The queries. `sales` reads the feed and fills the table; `publish` reads the table, so that windows are computed once."""
 
 
 def group_of(query: str) -> str:
@@ -44,28 +41,29 @@ def group_of(query: str) -> str:
 # -- the pipeline
 
 
-def judge(raw: "DataFrame") -> "DataFrame":
-    """Each record with its fields in `event` and, where it is no good, with the reason in `problem`."""
-    from pyspark.sql import functions as F
+def read(spark: "SparkSession", bootstrap: str, topic: str, rejects: str) -> "DataFrame":
+    """Events as typed columns; what is no event goes to the topic `rejects`, with the reason in its headers."""
+    return (
+        spark.readStream.format("headrace")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("valueFormat", "json")
+        .option("valueSchema", SCHEMA)
+        .option("badRows", "deadLetter")
+        .option("deadLetterTopic", rejects)
+        .option("kafka.group.id", group_of(SELL))
+        .load()
+    )
 
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
-    parsed = raw.withColumn("event", F.from_json(F.col("value").cast("string"), SCHEMA, options))
-    unreadable = F.col("event").isNull() | F.col("event._corrupt").isNotNull()
-    incomplete = F.lit(False)
-    for name in REQUIRED:
-        incomplete = incomplete | F.col(f"event.{name}").isNull()
-    stale = F.unix_millis("timestamp") - F.col("event.event_time") > STALE_AFTER_MS
-    problem = F.when(unreadable, "unreadable").when(incomplete, "incomplete").when(stale, "stale")
-    return parsed.withColumn("problem", problem)
 
-
-def clean(judged: "DataFrame") -> "DataFrame":
-    """Good events, each once however often it was sent."""
+def clean(events: "DataFrame") -> "DataFrame":
+    """Events that are not too old, each once however often it was sent."""
     from pyspark.sql import functions as F
 
     return (
-        judged.where(F.col("problem").isNull())
-        .select("event.*", F.timestamp_millis("event.event_time").alias("happened"))
+        events.where(F.unix_millis("timestamp") - F.col("value.event_time") <= STALE_AFTER_MS)
+        .select("value.*", F.timestamp_millis("value.event_time").alias("happened"))
         .withWatermark("happened", f"{WATERMARK_MS} milliseconds")
         .dropDuplicatesWithinWatermark(["event_id"])
     )
@@ -83,18 +81,6 @@ def sell(events: "DataFrame") -> "DataFrame":
     return windows.select(F.unix_millis("window.start").alias("window_ms"), "category", "events", "orders", "cents")
 
 
-def reject(judged: "DataFrame") -> "DataFrame":
-    """The others as they came, with headers that say what is wrong with them and where they are from."""
-    from pyspark.sql import functions as F
-
-    place = F.concat_ws("-", "topic", "partition", "offset").cast("binary")
-    headers = F.array(
-        F.struct(F.lit("problem").alias("key"), F.col("problem").cast("binary").alias("value")),
-        F.struct(F.lit("from").alias("key"), place.alias("value")),
-    )
-    return judged.where(F.col("problem").isNotNull()).select("key", "value", headers.alias("headers"))
-
-
 def to_records(sales: "DataFrame") -> "DataFrame":
     """A window as a record: keyed by what it is about, so that a compacted topic would keep the latest."""
     from pyspark.sql import functions as F
@@ -110,7 +96,7 @@ def to_records(sales: "DataFrame") -> "DataFrame":
 
 
 class Job:
-    """The three queries of the pipeline, restarted from their checkpoints should one fail."""
+    """The queries of the pipeline, restarted from their checkpoints should one fail."""
 
     def __init__(self, spark: "SparkSession", options: dict[str, Any], say: Callable[..., None]) -> None:
         self._spark = spark
@@ -119,20 +105,14 @@ class Job:
         self._folder = Path(options["folder"])
         self._queries: dict[str, StreamingQuery] = {}
         self._restarts: dict[str, int] = {}
-        self._starters = {TO_PARQUET: self._sell, TO_TOPIC: self._publish, TO_REJECTS: self._reject}
+        self._starters = {SELL: self._sell, PUBLISH: self._publish}
 
     def start(self) -> None:
-        """The main query first. Three at once would share two cores while everything is still being loaded."""
-        self._queries[TO_PARQUET] = self._sell()
-
-    def _start_others(self) -> None:
-        if len(self._queries) < len(self._starters) and self._queries[TO_PARQUET].lastProgress is not None:
-            for name in self._starters.keys() - self._queries.keys():
-                self._queries[name] = self._starters[name]()
+        for name, starter in self._starters.items():
+            self._queries[name] = starter()
 
     def watch(self) -> None:
         """Start again what has failed; raise when that does not help."""
-        self._start_others()
         for name, query in self._queries.items():
             if query.isActive:
                 continue
@@ -148,35 +128,20 @@ class Job:
         for query in self._queries.values():
             query.stop()
 
-    def _judged(self, name: str) -> "DataFrame":
-        raw = (
-            self._spark.readStream.format("headrace")
-            .option("kafka.bootstrap.servers", self._options["bootstrap"])
-            .option("subscribe", self._options["events"])
-            .option("startingOffsets", "earliest")
-            .option("kafka.group.id", group_of(name))
-        )
-        return judge(raw.load())
-
-    def _write(self, frame: "DataFrame", name: str, trigger: str = TRIGGER) -> Any:
-        writer = frame.writeStream.queryName(name).outputMode("append").trigger(processingTime=trigger)
+    def _write(self, frame: "DataFrame", name: str) -> Any:
+        writer = frame.writeStream.queryName(name).outputMode("append").trigger(processingTime=TRIGGER)
         return writer.option("checkpointLocation", str(self._folder / "checkpoints" / name))
 
-    def _to_topic(self, writer: Any, topic: str) -> "StreamingQuery":
-        return writer.format("headrace").option("topic", topic).option("kafka.bootstrap.servers", self._options["bootstrap"]).start()
-
     def _sell(self) -> "StreamingQuery":
-        writer = self._write(sell(clean(self._judged(TO_PARQUET))), TO_PARQUET)
-        return writer.format("parquet").option("path", self._options["table"]).start()
+        options = self._options
+        events = read(self._spark, options["bootstrap"], options["events"], options["rejects"])
+        return self._write(sell(clean(events)), SELL).format("parquet").option("path", options["table"]).start()
 
     def _publish(self) -> "StreamingQuery":
         Path(self._options["table"]).mkdir(exist_ok=True)
         table = self._spark.readStream.schema(TABLE).parquet(self._options["table"])
-        return self._to_topic(self._write(to_records(table), TO_TOPIC), self._options["sales"])
-
-    def _reject(self) -> "StreamingQuery":
-        writer = self._write(reject(self._judged(TO_REJECTS)), TO_REJECTS, TRIGGER_REJECTS)
-        return self._to_topic(writer, self._options["rejects"])
+        writer = self._write(to_records(table), PUBLISH).format("headrace").option("topic", self._options["sales"])
+        return writer.option("kafka.bootstrap.servers", self._options["bootstrap"]).start()
 
 
 def listen(spark: "SparkSession", say: Callable[..., None]) -> None:

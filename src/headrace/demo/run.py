@@ -16,6 +16,7 @@ from headrace.demo.check import (
     check_group,
     check_rejects,
     check_windows,
+    origin_of,
     read_topic,
     windows_in_parquet,
     windows_in_topic,
@@ -37,7 +38,8 @@ UNBOUNDED_ACT_S = 60.0
 """Where nothing says when the demo ends, it acts as if this were its length: a worker comes, a broker is killed."""
 DOWN_S = 2.0
 """How long a killed broker stays away."""
-DRAIN_LIMIT_S = 120.0
+STILL_LIMIT_S = 240.0
+"""How long everything may stand still before what is missing counts as lost: a first micro-batch takes its time."""
 
 
 class DemoFailed(Exception):
@@ -126,7 +128,7 @@ class Run:
         self.feed = Feed(brokers.bootstrap, EVENTS, PARTITIONS, shop)
         self._feeding = asyncio.create_task(self.feed.run(), name="feed")
         self._watch(sample(status, self.feed, self.groups))
-        queries = [job.group_of(name) for name in job.FROM_TOPIC] if self.spark is not None else []
+        queries = [job.group_of(job.SELL)] if self.spark is not None else []
         self._watch(watch_lag(status, brokers.bootstrap, EVENTS, [QUEUE, *SUBSCRIBERS, *queries]))
         self._watch(watch_windows(status, brokers.bootstrap, SALES))
 
@@ -137,7 +139,7 @@ class Run:
             "bootstrap": self.brokers.bootstrap, "folder": str(self.folder), "scratch": str(scratch),
             "events": EVENTS, "sales": SALES, "rejects": REJECTS, "table": str(self.table),
         }  # fmt: skip
-        targets = {job.TO_PARQUET: "Parquet", job.TO_TOPIC: SALES, job.TO_REJECTS: REJECTS}
+        targets = {job.SELL: "Parquet", job.PUBLISH: SALES}
         self.spark = SparkProcess(options, self.folder, self.status, targets)
         await self.spark.start()
 
@@ -245,21 +247,32 @@ class Run:
         return expected
 
     async def _until(self, ready: Callable[[], bool], what: str) -> None:
-        """Wait for it, but not for ever: what is still missing then is for the verdict to say."""
-        deadline = time.monotonic() + DRAIN_LIMIT_S
+        """Wait for it as long as anything moves: what is still missing then is for the verdict to say."""
+        moved: tuple[int, ...] = ()
+        deadline = 0.0
         while not ready():
             self._check()
-            if time.monotonic() > deadline:
-                self.status.note(f"given up after {DRAIN_LIMIT_S:.0f} s: {what}")
+            now = self._movement()
+            if now != moved:
+                moved, deadline = now, time.monotonic() + STILL_LIMIT_S
+            elif time.monotonic() > deadline:
+                self.status.note(f"given up, since nothing has moved for {STILL_LIMIT_S:.0f} s: {what}")
                 return
             await asyncio.sleep(0.2)
 
-    def _spark_has(self, ends: list[int]) -> bool:
-        queries = self.status.queries
-        done = [queries[name].ends.get(EVENTS, {}) for name in job.FROM_TOPIC if name in queries]
-        return len(done) == len(job.FROM_TOPIC) and all(
-            found.get(str(index), 0) >= end for found in done for index, end in enumerate(ends)
+    def _movement(self) -> tuple[int, ...]:
+        queries = self.status.queries.values()
+        return (
+            *(group.book.total for group in self.groups),
+            *(query.batches for query in queries),
+            len(self.status.windows),
+            len(self.status.notes),
         )
+
+    def _spark_has(self, ends: list[int]) -> bool:
+        sales = self.status.queries.get(job.SELL)
+        done = sales.ends.get(EVENTS, {}) if sales is not None else {}
+        return all(done.get(str(index), 0) >= end for index, end in enumerate(ends))
 
     def _windows_are_out(self, expected: Expected) -> bool:
         wanted = len(expected.windows)
@@ -283,7 +296,7 @@ class Run:
             checks.append(check_windows(f"windows in the topic {SALES}", expected.windows, in_topic, exactly_once=False))
             in_parquet = await asyncio.to_thread(windows_in_parquet, self.table)
             checks.append(check_windows("windows in Parquet, exactly once", expected.windows, in_parquet, exactly_once=True))
-            checks.append(check_rejects(expected, (dict(record.headers)["from"] or b"" for record in rejected)))
+            checks.append(check_rejects(expected, map(origin_of, rejected)))
         self.facts = self._facts(expected)
         return checks
 
@@ -296,6 +309,7 @@ class Run:
             ("copies", _copies(self.brokers.replication_factor)),
             ("longest wait for an acknowledgement", f"{self.feed.slowest_s * 1000:,.0f} ms"),
             ("events sent twice", f"{expected.duplicates:,}"),
+            ("events that were too old to count", f"{expected.stale:,}"),
             ("rows that came after the watermark", f"{late:,}"),
             ("queries started again", f"{sum(query.restarts for query in self.status.queries.values()):,}"),
             ("processors", f"{os.cpu_count()} x {platform.machine()}"),

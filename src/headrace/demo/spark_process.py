@@ -92,7 +92,7 @@ class SparkProcess:
     def _heard(self, message: dict[str, Any]) -> None:
         status = self._status
         if "session" in message:
-            status.spark = f"Spark {message['session']}"
+            status.spark = f"Spark {message['session']}, its first batch under way"
             status.note(f"Spark {message['session']} is ready")
         elif "progress" in message:
             self._progress(message["progress"])
@@ -108,6 +108,7 @@ class SparkProcess:
         queries = self._status.queries
         state = queries.get(name)
         if state is None:
+            self._status.spark = self._status.spark.partition(",")[0]
             state = queries[name] = QueryState(name, self._targets.get(name, ""))
         rows = found.get("numInputRows", 0)
         duration_ms = found.get("durationMs", {}).get("triggerExecution", 0)
