@@ -63,6 +63,10 @@ class Listener(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
 
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         while len(self._buffer) >= 4:

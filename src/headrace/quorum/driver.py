@@ -236,6 +236,9 @@ class Driver:
             logger.warning("%s:%d gave a strange answer to %s: %s", *address, key.name, error)
             self.step(Failed(to, request))
         else:
+            if reply.error is Err.BROKER_NOT_AVAILABLE:
+                # It is about to end; its successor at this address is reached by a new connection.
+                self._network.drop(address, lane)
             self._complain(address, key, reply)
             self._check_welcome(address, reply)
             self.step(Answered(to, request, reply))
