@@ -5,6 +5,7 @@ that waits on it fails: answers come in order, so nothing behind a lost one can 
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from headrace import __version__
@@ -45,7 +46,7 @@ class _Waiting:
 
     __slots__ = ("answer", "api", "version")
 
-    def __init__(self, api: Api, version: int, answer: "asyncio.Future[Any] | Sink") -> None:
+    def __init__(self, api: Api | None, version: int, answer: "asyncio.Future[Any] | Sink") -> None:
         self.api = api
         self.version = version
         self.answer = answer
@@ -208,18 +209,19 @@ class Connection:
         await self._write(api, version, self._take_id(), body, _Waiting(api, version, answer))
         return answer
 
-    def start(self, key: ApiKey, body: Any, sink: Sink, *, version: int) -> None:
-        """Send `body` at once and have its answer put into `sink`, without a task or a future: for who asks often.
+    def start(self, frame_of: Callable[[int], bytes], sink: Sink) -> None:
+        """Send the frame made for a correlation id, and have the answer's bytes put into `sink`, without its length.
 
-        Raises ClientError when the connection is gone. The time limit is the caller's, and so is how much is in flight.
+        No codec, no task and no future: for who asks often and knows the two by hand. Raises ClientError when the
+        connection is gone. The time limit is the caller's, and so is how much is in flight.
         """
         if self._failure is not None:
             raise self._failure
         assert self._transport is not None
-        api, correlation_id = API[key], self._take_id()
-        frame = encode_request(api, version, correlation_id, self.client_id, body)
-        self._waiting[correlation_id] = _Waiting(api, version, sink)
-        self._transport.writelines(frame)
+        correlation_id = self._take_id()
+        frame = frame_of(correlation_id)
+        self._waiting[correlation_id] = _Waiting(None, 0, sink)
+        self._transport.write(frame)
 
     async def send(self, key: ApiKey, body: Any, *, version_max: int | None = None) -> None:
         """Send what has no answer: Produce with acks=0."""
@@ -282,6 +284,9 @@ class Connection:
             return
         if waiting.answer.done():
             return
+        if waiting.api is None:
+            waiting.answer.set_result(frame)
+            return
         try:
             _, message = decode_response(waiting.api, _answer_version(waiting, frame), frame)
         except ProtocolError as error:
@@ -306,7 +311,7 @@ class Connection:
 
 def _answer_version(waiting: _Waiting, frame: bytes | bytearray) -> int:
     """ApiVersions alone may be answered in another version than asked: 0, when the asked one is unknown."""
-    if waiting.api.key is ApiKey.API_VERSIONS and frame[4:6] == b"\x00\x23":
+    if waiting.api is not None and waiting.api.key is ApiKey.API_VERSIONS and frame[4:6] == b"\x00\x23":
         return 0
     return waiting.version
 

@@ -35,7 +35,7 @@ class Narrowing:
 
     def take(self, one: Any) -> None:
         """Learn from one filter; those of other kinds and columns say nothing."""
-        path = getattr(one, "attribute", ())
+        path: tuple[str, ...] = getattr(one, "attribute", ())
         if len(path) != 1:
             return
         name, value = path[0], getattr(one, "value", None)

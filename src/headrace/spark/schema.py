@@ -60,7 +60,7 @@ def check_schema(schema: StructType, values: Mapping[str, Any], value_type: Data
 
 
 def _same(given: DataType, kind: DataType) -> bool:
-    return given.simpleString() == kind.simpleString()
+    return bool(given.simpleString() == kind.simpleString())
 
 
 def _known(name: str) -> str:
