@@ -140,7 +140,7 @@ class QuorumCluster:
                 runtime.random.randrange,
             )
             self.quorums[node_id] = quorum
-            quorum.on_failure = lambda error: self.failures.append((node_id, error))
+            quorum.on_failure = lambda error: self._failed(node_id, error)
             quorum.on_leadership(lambda leader, epoch, active: self._led(leader, epoch))
             server, _ = await runtime.listen(lambda: Listener(quorum), "0.0.0.0", PORT)
             await server.start_serving()
@@ -172,6 +172,10 @@ class QuorumCluster:
         return open_folders(
             runtime.disk, layout(node_id), standalone=False, uuid=lambda: new_uuid(runtime.random), now_ms=now_ms
         )
+
+    def _failed(self, node_id: int, error: Exception) -> None:
+        if self.node(node_id).running:  # the dead have nothing left to write on
+            self.failures.append((node_id, error))
 
     def _led(self, leader: int, epoch: int) -> None:
         if leader >= 0:

@@ -501,6 +501,7 @@ class Handshake:
         if not self.answer.done():
             error = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             self.answer.set_exception(error)
+            self.answer.exception()  # whoever connects gets it; one that died meanwhile leaves nobody to complain
 
 
 def _accept(server: Endpoint, factory: Callable[[], asyncio.BaseProtocol]) -> None:
