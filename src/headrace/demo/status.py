@@ -26,6 +26,7 @@ class GroupState:
     name: str
     role: str
     got: int = 0
+    gots: Series = field(default_factory=list)
     rate: float = 0.0
     lag: int | None = None
     lags: Series = field(default_factory=list)

@@ -15,12 +15,13 @@ from headrace.demo.status import GroupState, Series, Status, per_second
 SAMPLE_S = 0.5
 LAG_S = 1.0
 AGAIN_S = 0.5
+COMMITS_S = 10.0
+"""Spark commits once per batch, so that its rate is one of several seconds."""
 
 
 async def sample(status: Status, feed: Feed, groups: list[Group]) -> None:
     """Keep counts and rates up to date."""
     sent: Series = []
-    got: dict[str, Series] = {group.name: [] for group in groups}
     while True:
         now_s = status.elapsed_s
         sent.append((now_s, feed.acknowledged))
@@ -30,10 +31,9 @@ async def sample(status: Status, feed: Feed, groups: list[Group]) -> None:
         status.rates.append((now_s, per_second(sent[-2:])))
         for group in groups:
             group.check()
-            series = got[group.name]
-            series.append((now_s, group.book.total))
             state = status.group(group.name)
-            state.got, state.rate = group.book.total, per_second(series[-8:])
+            state.gots.append((now_s, group.book.total))
+            state.got, state.rate = group.book.total, per_second(state.gots[-8:])
             state.members = [(worker.name, worker.partitions, worker.got) for worker in group.workers]
         await asyncio.sleep(SAMPLE_S)
 
@@ -64,6 +64,8 @@ def _note_lag(status: Status, group_id: str, ends: dict[int, int], committed: di
     lag = sum(max(0, end - committed.get(index, 0)) for index, end in ends.items())
     if state.role == "Spark":
         state.got = sum(committed.values())
+        state.gots.append((status.elapsed_s, state.got))
+        state.rate = per_second(state.gots[-8:], COMMITS_S)
     state.lag = lag
     state.lags.append((status.elapsed_s, lag))
 
