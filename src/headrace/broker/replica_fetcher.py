@@ -14,8 +14,17 @@ from headrace.broker.truncation import Truncation
 from headrace.client.connection import Connection
 from headrace.client.errors import ClientError, err_of
 from headrace.errors import Err, KafkaError
-from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
+from headrace.protocol.hot_replica import (
+    VERSION_MAX,
+    VERSION_MIN,
+    CopiedPartition,
+    CopiedRow,
+    decode_follower_answer,
+    encode_client_id,
+    encode_follower_fetch,
+)
+from headrace.protocol.primitives import ProtocolError
 from headrace.replication.fetch_sessions import EPOCH_MAX
 from headrace.replication.follower import cut_offset
 
@@ -33,7 +42,6 @@ BACKOFF_MS = 10
 one node has heard of a new leader a moment before another."""
 THROTTLED_MS_MAX = 1_000
 CONNECT_TIMEOUT_S = 2.0
-TOPIC_IDS_SINCE, REPLICA_STATE_SINCE = 13, 15
 SESSION_ERRORS = frozenset(
     {Err.FETCH_SESSION_ID_NOT_FOUND, Err.INVALID_FETCH_SESSION_EPOCH, Err.FETCH_SESSION_TOPIC_ID_ERROR}
 )
@@ -144,6 +152,8 @@ class LeaderFetcher:
         self._asked = 0
         """How many copies are in the session."""
         self._requests = 0
+        self._client_id = f"broker-{broker.node_id}-fetcher"
+        self._client_id_bytes = encode_client_id(self._client_id)
         self._in_flight: deque[_Answer] = deque()
         self._scheduled = False
         self._closed = False
@@ -238,17 +248,17 @@ class LeaderFetcher:
                 return
             connection = await Connection.open(
                 *address,
-                client_id=f"broker-{self._broker.node_id}-fetcher",
+                client_id=self._client_id,
                 timeout_s=CONNECT_TIMEOUT_S,
                 frame_bytes_max=max(self._limits.answer_bytes, self._limits.partition_bytes) + (256 << 20),
             )
             if self._closed:
                 connection.close()
                 return
-            self._version = connection.version_of(ApiKey.FETCH)
-            if self._version < TOPIC_IDS_SINCE:
+            self._version = connection.version_of(ApiKey.FETCH, VERSION_MAX)
+            if self._version < VERSION_MIN:
                 connection.close()
-                self._lost(None, f"Fetch v{self._version} knows no topic ids")
+                self._lost(None, f"Fetch v{self._version} is too old to copy by")
                 return
             self._connection = connection
             self._broker.departures.found(self.leader_id)
@@ -333,9 +343,19 @@ class LeaderFetcher:
         assert connection is not None
         self._requests += 1
         answer = _Answer(self, connection, self._requests)
-        request = self._request()
+        topics, forgotten = self._named_topics(), self._forgotten_topics()
+        limits = self._limits
+
+        def frame_of(correlation_id: int) -> bytes:
+            return encode_follower_fetch(
+                correlation_id, self._version, self._client_id_bytes,
+                (self._broker.node_id, self._broker.node.broker_epoch),
+                (limits.wait_ms, limits.bytes_min, limits.answer_bytes),
+                (self._session_id, self._session_epoch), topics, forgotten,
+            )  # fmt: skip
+
         try:
-            connection.start(ApiKey.FETCH, request, answer, version=self._version)
+            connection.start(frame_of, answer)
         except ClientError as error:
             self._lost(connection, str(error))
             return
@@ -359,58 +379,54 @@ class LeaderFetcher:
         rate = self._broker.config["follower.replication.throttled.rate"]
         return self._broker.replicas.follower_throttle.wait_ms(rate, now_ms)
 
-    def _request(self) -> m.FetchRequest:
-        R, limits, number = m.FetchRequest, self._limits, self._requests
-        topics: dict[bytes, Any] = {}
+    def _named_topics(self) -> dict[bytes, list[CopiedPartition]]:
+        """What to name now: new in the session, or at another offset."""
+        topics: dict[bytes, list[CopiedPartition]] = {}
+        partition_bytes, number = self._limits.partition_bytes, self._requests
         now_ms = self._runtime.clock.monotonic_ms()
         for copy in list(self._named):
-            partition, log = copy.partition, copy.partition.log
+            partition = copy.partition
             if partition.follower_throttled and copy.behind and (wait_ms := self._throttled_ms(now_ms)):
                 self._delay(copy, min(wait_ms, THROTTLED_MS_MAX))
                 continue
-            topic = topics.get(partition.topic_id)
-            if topic is None:
-                topic = topics[partition.topic_id] = R.FetchTopic(topic_id=partition.topic_id)
             if not copy.since:
                 copy.since = number
                 self._asked += 1
-            copy.log_start = log.log_start_offset
-            topic.partitions.append(
-                R.FetchPartition(
-                    partition.index, copy.leader_epoch, copy.next_offset, copy.last_epoch, copy.log_start,
-                    limits.partition_bytes,
-                )
-            )  # fmt: skip
+            log = partition.log
+            copy.log_start = log_start = log.log_start_offset
+            if log.holes:
+                offset, epoch = copy.next_offset, copy.last_epoch
+            else:
+                offset, epoch = log.end_offset, log.epochs.latest_epoch
+            row = partition.index, copy.leader_epoch, offset, epoch, log_start, partition_bytes
+            rows = topics.get(partition.topic_id)
+            if rows is None:
+                topics[partition.topic_id] = [row]
+            else:
+                rows.append(row)
         self._named.clear()
-        request = R(
-            replica_state=R.ReplicaState(self._broker.node_id, self._broker.node.broker_epoch),
-            max_wait_ms=limits.wait_ms,
-            min_bytes=limits.bytes_min,
-            max_bytes=limits.answer_bytes,
-            session_id=self._session_id,
-            session_epoch=self._session_epoch,
-            topics=list(topics.values()),
-        )
-        if self._version < REPLICA_STATE_SINCE:
-            request.replica_id, request.replica_state = self._broker.node_id, R.ReplicaState()
-        if self._forgotten:
-            forgotten: dict[bytes, Any] = {}
-            for topic_id, index in self._forgotten:
-                gone = self.copies.get((topic_id, index))
-                if gone is None or not gone.since:
-                    forgotten.setdefault(topic_id, R.ForgottenTopic(topic_id=topic_id)).partitions.append(index)
-            self._forgotten.clear()
-            request.forgotten_topics_data = list(forgotten.values())
-        return request
+        return topics
+
+    def _forgotten_topics(self) -> dict[bytes, list[int]]:
+        forgotten: dict[bytes, list[int]] = {}
+        for topic_id, index in self._forgotten:
+            copy = self.copies.get((topic_id, index))
+            if copy is None or not copy.since:
+                forgotten.setdefault(topic_id, []).append(index)
+        self._forgotten.clear()
+        return forgotten
 
     # ---- answers
 
-    def answered(self, answer: "_Answer", message: Any) -> None:
+    def answered(self, answer: "_Answer", frame: bytes | bytearray) -> None:
         if not self._in_flight or self._in_flight[0] is not answer:
             return  # of a connection that was given up
         self._in_flight.popleft()
         try:
-            self._take(answer.number, message)
+            self._take(answer.number, *decode_follower_answer(frame, self._version))
+        except ProtocolError as error:
+            self._lost(self._connection, f"an answer cannot be read: {error}")
+            return
         except Exception as error:
             # A bug here must not be taken for the leader's fault and tried for ever.
             logger.critical("an answer of broker %d could not be taken", self.leader_id, exc_info=error)
@@ -424,50 +440,47 @@ class LeaderFetcher:
         if self._in_flight and answer in self._in_flight:
             self._lost(answer.connection, str(error))
 
-    def _take(self, number: int, message: m.FetchResponse) -> None:
-        if message.error_code:
-            if message.error_code not in SESSION_ERRORS:
-                logger.warning("broker %d refuses to be copied: %s", self.leader_id, err_of(message.error_code).name)
-                self._lost(self._connection, err_of(message.error_code).name)
+    def _take(self, number: int, error_code: int, session_id: int, rows: list[CopiedRow]) -> None:
+        if error_code:
+            if error_code not in SESSION_ERRORS:
+                logger.warning("broker %d refuses to be copied: %s", self.leader_id, err_of(error_code).name)
+                self._lost(self._connection, err_of(error_code).name)
             elif not self._in_flight:
                 self._start_session()
             return
-        self._session_id = message.session_id
-        if not message.session_id:
+        self._session_id = session_id
+        if not session_id:
             self._session_epoch = 0  # it has no room for a session: everything is named every time
         copies = self.copies
         cut: list[tuple[Copy, int]] = []
-        for topic in message.responses:
-            topic_id = topic.topic_id
-            for row in topic.partitions:
-                copy = copies.get((topic_id, row.partition_index))
-                if copy is not None and 0 < copy.since <= number:
-                    self._take_partition(copy, row, cut)
+        for row in rows:
+            copy = copies.get((row[0], row[1]))
+            if copy is not None and 0 < copy.since <= number:
+                self._take_partition(copy, row, cut)
         if cut:
             self._truncation.cut(cut)
-        if not message.session_id and not self._in_flight:
+        if not session_id and not self._in_flight:
             self._start_session()
 
-    def _take_partition(self, copy: Copy, row: Any, cut: list[tuple[Copy, int]]) -> None:
+    def _take_partition(self, copy: Copy, row: CopiedRow, cut: list[tuple[Copy, int]]) -> None:
+        _, _, error_code, high_watermark, log_start, records, diverging = row
         partition = copy.partition
-        if row.error_code:
-            self._refused(copy, err_of(row.error_code))
+        if error_code:
+            self._refused(copy, err_of(error_code))
             return
-        diverging = row.diverging_epoch
         log = partition.log
-        if diverging.end_offset >= 0:
-            own_epoch, own_end = log.epochs.end_offset_for(diverging.epoch, log.end_offset)
-            cut.append((copy, cut_offset(diverging.epoch, diverging.end_offset, own_epoch, own_end, log.end_offset)))
+        if diverging is not None and diverging[1] >= 0:
+            own = log.epochs.end_offset_for(diverging[0], log.end_offset)
+            cut.append((copy, cut_offset(*diverging, *own, log.end_offset)))
             return
         if log.holes:
-            self._truncation.mend(copy, row.high_watermark, cut)
+            self._truncation.mend(copy, high_watermark, cut)
             return
         copy.backoff_ms = BACKOFF_MS
-        records = row.records
         try:
-            if records:
+            if records is not None:
                 before = log.end_offset
-                unsynced = partition.append_copied(memoryview(records))
+                unsynced = partition.append_copied(records)
                 self._broker.metrics.replication_bytes_in += len(records)
                 if unsynced:
                     self._unsynced[copy] = self._holding[copy] = None
@@ -479,10 +492,10 @@ class LeaderFetcher:
                     rate = self._broker.config["follower.replication.throttled.rate"]
                     now_ms = self._runtime.clock.monotonic_ms()
                     self._broker.replicas.follower_throttle.take(len(records), rate, now_ms)
-            copy.behind = row.high_watermark > log.end_offset
+            copy.behind = high_watermark > log.end_offset
             if not copy.behind:
                 partition.incomplete = False
-            partition.leader_told(row.high_watermark, row.log_start_offset)
+            partition.leader_told(high_watermark, log_start)
         except KafkaError as error:
             logger.error("%s: what broker %d sent is refused: %s", partition, self.leader_id, error)
             if partition.failed:

@@ -283,6 +283,10 @@ def _partition_tags(
 
 def _message_tags(buf: Buffer, pos: int, end: int, version: int, count: int, query: FetchQuery) -> int:
     """Set what the message's own tags say; returns where they end."""
+    if count == 1 and version >= 15 and end - pos == 15 and buf[pos] == 1 and buf[pos + 1] == 13 and not buf[pos + 14]:
+        # Only who the follower is, as all of them send it.
+        query.replica_id, query.replica_epoch = _REPLICA_STATE(buf, pos + 2)
+        return end
     tags, pos = _tag_list(buf, pos, end, count)
     for tag, start, stop in tags:
         if tag == 0:

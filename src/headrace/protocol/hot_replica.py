@@ -1,0 +1,156 @@
+"""A follower's Fetch by hand, versions 15 to 18, and the answer as the follower reads it: half of what an acks=all costs.
+
+Requests name partitions by topic id and carry no rack; what is rare in an answer (who leads now, a snapshot) is passed over,
+since a follower hears of leaders from the metadata.
+"""
+
+from collections.abc import Mapping, Sequence
+from struct import Struct
+
+from headrace.protocol.primitives import (
+    DECODE_FAULTS,
+    Buffer,
+    ProtocolError,
+    decode_uvarint,
+    long_uvarint,
+    read_tags,
+    uvarint,
+)
+
+FETCH_KEY = 1
+VERSION_MIN, VERSION_MAX = 15, 18
+
+# (partition, leader epoch, fetch offset, last fetched epoch, log start offset, max bytes)
+CopiedPartition = tuple[int, int, int, int, int, int]
+
+# (topic id, partition, error code, high watermark, log start offset, records, diverging (epoch, end offset))
+CopiedRow = tuple[bytes, int, int, int, int, "memoryview | None", "tuple[int, int] | None"]
+
+_HEAD = Struct(">hhi").pack  # of the request: key, version, correlation id
+_BODY = Struct(">iiibii").pack  # wait, least, most, isolation, session id, session epoch
+_PARTITION = Struct(">iiqiqix").pack
+_REPLICA_STATE = Struct(">BBBiqx").pack  # one tag: number 1 of 13 bytes
+_LENGTH = Struct(">i").pack
+_INDEX = Struct(">i").pack
+_ANSWER = Struct(">ihi").unpack_from  # throttle time, error code, session id
+_ROW = Struct(">ihqqq").unpack_from
+_EPOCH_END = Struct(">iq").unpack_from
+READ_UNCOMMITTED = 0
+
+
+def encode_follower_fetch(
+    correlation_id: int,
+    version: int,
+    client_id: bytes,
+    replica: tuple[int, int],
+    limits: tuple[int, int, int],
+    session: tuple[int, int],
+    topics: Mapping[bytes, Sequence[CopiedPartition]],
+    forgotten: Mapping[bytes, Sequence[int]],
+) -> bytes:
+    """A whole frame. `replica` is (id, broker epoch), `limits` (wait ms, bytes at least, at most), `session` (id, epoch)."""
+    assert VERSION_MIN <= version <= VERSION_MAX, version
+    chunks = [
+        _HEAD(FETCH_KEY, version, correlation_id), client_id, b"\0",
+        _BODY(*limits, READ_UNCOMMITTED, *session), uvarint(len(topics) + 1),
+    ]  # fmt: skip
+    for topic_id, partitions in topics.items():
+        chunks.append(topic_id)
+        chunks.append(uvarint(len(partitions) + 1))
+        chunks += [_PARTITION(*partition) for partition in partitions]
+        chunks.append(b"\0")
+    chunks.append(uvarint(len(forgotten) + 1))
+    for topic_id, indexes in forgotten.items():
+        chunks.append(topic_id)
+        chunks.append(uvarint(len(indexes) + 1))
+        chunks += [_INDEX(index) for index in indexes]
+        chunks.append(b"\0")
+    chunks.append(b"\1")  # no rack
+    chunks.append(_REPLICA_STATE(1, 1, 13, *replica))
+    body = b"".join(chunks)
+    return _LENGTH(len(body)) + body
+
+
+def encode_client_id(name: str) -> bytes:
+    """As it stands in every request's header."""
+    data = name.encode()
+    return Struct(">h").pack(len(data)) + data
+
+
+def decode_follower_answer(frame: bytes | bytearray, version: int) -> tuple[int, int, list[CopiedRow]]:
+    """(error code, session id, rows) of an answer without its length prefix. Records are views of the frame."""
+    try:
+        return _answer(frame, version)
+    except DECODE_FAULTS as e:
+        raise ProtocolError(f"FetchResponse v{version}: {e}") from None
+
+
+def _answer(frame: bytes | bytearray, version: int) -> tuple[int, int, list[CopiedRow]]:
+    view, end, pos = memoryview(frame), len(frame), 4
+    pos = _skip_tags(frame, pos, end)
+    _, error_code, session_id = _ANSWER(frame, pos)
+    topic_count, pos = decode_uvarint(frame, pos + 10, end)
+    if not topic_count or (topic_count - 1) * 18 > end - pos:
+        raise ProtocolError("FetchResponse: responses do not fit")
+    rows: list[CopiedRow] = []
+    for _ in range(topic_count - 1):
+        topic_id = bytes(frame[pos : pos + 16])
+        count, pos = decode_uvarint(frame, pos + 16, end)
+        if not count or (count - 1) * 37 > end - pos:
+            raise ProtocolError("FetchResponse: partitions do not fit")
+        for _ in range(count - 1):
+            index, error, high_watermark, _, log_start = _ROW(frame, pos)
+            pos = _skip_aborted(frame, pos + 30, end) + 4  # and the preferred replica
+            size = frame[pos]
+            pos += 1
+            if size > 127:
+                size, pos = long_uvarint(frame, pos, size)
+            records = None
+            if size > 1:
+                stop = pos + size - 1
+                if stop > end:
+                    raise ProtocolError("FetchResponse: records do not fit")
+                records = view[pos:stop]
+                pos = stop
+            diverging = None
+            if frame[pos]:
+                diverging, pos = _row_tags(frame, pos, end)
+            else:
+                pos += 1
+            rows.append((topic_id, index, error, high_watermark, log_start, records, diverging))
+        pos = _skip_tags(frame, pos, end)
+    if _skip_tags(frame, pos, end) != end:
+        raise ProtocolError("FetchResponse does not end where it should")
+    return error_code, session_id, rows
+
+
+def _skip_tags(frame: Buffer, pos: int, end: int) -> int:
+    count = frame[pos]
+    if not count:
+        return pos + 1
+    _, pos = read_tags(frame, pos + 1, end, count)
+    return pos
+
+
+def _skip_aborted(frame: Buffer, pos: int, end: int) -> int:
+    """Over the aborted transactions, which nobody tells a follower."""
+    count = frame[pos]
+    if count <= 1:
+        return pos + 1
+    count, pos = decode_uvarint(frame, pos, end)
+    if (count - 1) * 17 > end - pos:
+        raise ProtocolError("FetchResponse: aborted_transactions do not fit")
+    for _ in range(count - 1):
+        pos = _skip_tags(frame, pos + 16, end)
+    return pos
+
+
+def _row_tags(frame: Buffer, pos: int, end: int) -> tuple[tuple[int, int] | None, int]:
+    tags, pos = read_tags(frame, pos + 1, end, frame[pos])
+    found = (tags or {}).get(0)
+    if found is None:
+        return None, pos
+    if len(found) < 13:
+        raise ProtocolError("FetchResponse: diverging_epoch is too short")
+    epoch, end_offset = _EPOCH_END(found)
+    return (epoch, end_offset), pos
