@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyspark", reason="needs headrace[spark]")
+
+from pyspark.errors import StreamingQueryException
+
 from headrace.testing.broker import TestBroker
 from tests.spark.topics import make_topic, records_of
 
@@ -41,6 +45,18 @@ def start(spark, bootstrap, source, target, checkpoint, **options):
     return frame.writeStream.format("headrace").options(**settings).trigger(availableNow=True).start()
 
 
+def finish(spark, *where, **options):
+    """Run a query to its end. PySpark gives its own processes ten seconds to start, which a busy machine may not."""
+    for _ in range(5):
+        try:
+            assert start(spark, *where, **options).awaitTermination(LIMIT_S)
+            return
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+    raise AssertionError("this machine is too busy for PySpark")
+
+
 def numbers(bootstrap, topic):
     return Counter(int(r.value) for records in records_of(bootstrap, topic).values() for r in records)
 
@@ -58,15 +74,14 @@ def test_a_batch_that_runs_again_doubles_records_under_the_same_marks(spark, boo
     make_topic(bootstrap, "again-in", partitions=2)
     make_topic(bootstrap, "again-out", partitions=2)
     fill(spark, bootstrap, "again-in", 1200)
-    query = start(spark, bootstrap, "again-in", "again-out", tmp_path / "cp", dedupHeaders="true")
-    assert query.awaitTermination(LIMIT_S)
+    finish(spark, bootstrap, "again-in", "again-out", tmp_path / "cp", dedupHeaders="true")
     assert numbers(bootstrap, "again-out") == Counter(range(1200))
     before = marks(bootstrap, "again-out")
     assert len(before) == 1200 and {batch for (_, batch, _, _), _ in before} == {b"0", b"1", b"2"}
     # As after a crash between the last batch's write and its commit.
     for name in ("2", ".2.crc"):
         (tmp_path / "cp" / "commits" / name).unlink(missing_ok=True)
-    assert start(spark, bootstrap, "again-in", "again-out", tmp_path / "cp", dedupHeaders="true").awaitTermination(LIMIT_S)
+    finish(spark, bootstrap, "again-in", "again-out", tmp_path / "cp", dedupHeaders="true")
     doubled = numbers(bootstrap, "again-out")
     assert set(doubled) == set(range(1200)) and max(doubled.values()) == 2
     assert marks(bootstrap, "again-out") == before
@@ -77,14 +92,14 @@ def test_killed_workers_lose_nothing(spark, bootstrap, tmp_path):
     make_topic(bootstrap, "kill-out", partitions=3)
     fill(spark, bootstrap, "kill-in", 2000)
     query = start(spark, bootstrap, "kill-in", "kill-out", tmp_path / "cp")
-    wait_until(lambda: sum(numbers(bootstrap, "kill-out").values()) >= 500)
+    wait_until(lambda: sum(numbers(bootstrap, "kill-out").values()) >= 500 or not query.isActive)
     killed = kill_workers()
     try:
         query.awaitTermination(LIMIT_S)
     except Exception as error:
         # One attempt per task on a local master: the query ends, and says why.
-        assert killed, str(error)
-    assert start(spark, bootstrap, "kill-in", "kill-out", tmp_path / "cp").awaitTermination(LIMIT_S)
+        assert killed or "failed to connect back" in str(error), str(error)
+    finish(spark, bootstrap, "kill-in", "kill-out", tmp_path / "cp")
     found = numbers(bootstrap, "kill-out")
     assert set(found) == set(range(2000))
 
