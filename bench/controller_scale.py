@@ -2,7 +2,7 @@
 
     python -m bench.controller_scale [--brokers 1000] [--partitions 1000000] [--factor 3]
 
-Prints the time and memory to load the metadata, to create a topic, to change one ISR, to fence a broker, to bring it back,
+Prints the CPU time and memory to load the metadata, to create a topic, to change one ISR, to fence a broker, to bring it back,
 to start a move and to list all moves, and the time of a heartbeat. Nothing may grow with the whole cluster but loading.
 """
 
@@ -11,7 +11,7 @@ import gc
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -27,7 +27,6 @@ from headrace.metadata.snapshot import image_records
 from headrace.metadata.versions import KNOWN_FEATURES
 from headrace.protocol import messages as m
 
-BATCH = 1_000
 PARTITIONS_PER_TOPIC = 1_000
 RACKS = 10
 
@@ -87,32 +86,20 @@ class Paper:
 
 
 def measured(what: str, work: Callable[[], Any], times: int = 1) -> Any:
-    before_mb, started = memory_mb(), time.perf_counter()
+    """CPU time: it does not depend on what else the machine does, and there is nothing here to wait for."""
+    before_mb, started = memory_mb(), time.process_time()
     result = None
     for _ in range(times):
         result = work()
-    each_ms = (time.perf_counter() - started) * 1000 / times
+    each_ms = (time.process_time() - started) * 1000 / times
     print(f"{what:58} {each_ms:12.3f} ms {memory_mb() - before_mb:+9.1f} MB")
     return result
 
 
-def batches(records: Iterator[Record]) -> Iterator[list[Record]]:
-    batch: list[Record] = []
-    for record in records:
-        batch.append(record)
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
 def load_from_bytes(encoded: list[bytes]) -> Image:
-    """As a node that starts reads its snapshot."""
-    loader, offset = Loader(), 0
-    for batch in batches(decode_record(value) for value in encoded):
-        loader.load(batch, offset, 1, 0)
-        offset += len(batch)
+    """As a node that starts reads its snapshot: all of it is one change."""
+    loader = Loader()
+    loader.load((decode_record(value) for value in encoded), 0, 1, 0)
     return loader.image
 
 
@@ -127,12 +114,12 @@ def main() -> None:
     paper.commit([(m.FeatureLevelRecord(name="metadata.version", feature_level=30), 0)])
     for broker_id in range(1, options.brokers + 1):
         paper.register(broker_id)
-    started = time.perf_counter()
+    started = time.process_time()
     for number in range(options.partitions // PARTITIONS_PER_TOPIC):
         paper.create(f"topic-{number}", PARTITIONS_PER_TOPIC, options.factor)
     print(
         f"{options.brokers} brokers, {options.partitions} partitions, factor {options.factor}:"
-        f" decided in {time.perf_counter() - started:.1f} s, {memory_mb():.0f} MB"
+        f" decided in {time.process_time() - started:.1f} s, {memory_mb():.0f} MB"
     )
     encoded = [encode_record(message, version) for message, version in image_records(paper.image)]
     print(f"{len(encoded)} records, {sum(map(len, encoded)) / 1e6:.0f} MB")

@@ -22,6 +22,10 @@ def spread(key: Any) -> int:
     if kind is str:
         return crc32(key.encode("utf-8", "surrogatepass"))
     if kind is tuple:
+        if len(key) == 2 and type(key[0]) is bytes and type(key[1]) is int:
+            # A partition: by far the most keys of a large cluster. The same number as below, without the calls.
+            mixed = (((527 + int.from_bytes(key[0][-8:], "big")) & 0xFFFFFFFFFFFF) * 31 + key[1]) & 0xFFFFFFFFFFFF
+            return mixed ^ (mixed >> 20)
         mixed = 17
         for part in key:
             mixed = (mixed * 31 + spread(part)) & 0xFFFFFFFFFFFF

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.metadata.persistent import PersistentMap
+from headrace.metadata.persistent import PersistentMap, spread
 
 ORDER = ["topic-6", "topic-18", "topic-30", "topic-51"]
 
@@ -60,3 +60,11 @@ def test_order_does_not_depend_on_the_process() -> None:
     """`hash()` is salted; a simulated run must see the same order in every process."""
     keys = [f"topic-{n}" for n in range(200)]
     assert list(PersistentMap(dict.fromkeys(keys)))[:4] == ORDER
+
+
+@given(st.binary(max_size=16), st.integers(0, 1 << 31))
+def test_partitions_are_spread_as_any_pair(topic_id: bytes, number: int) -> None:
+    mixed = 17
+    for part in (topic_id, number):
+        mixed = (mixed * 31 + spread(part)) & 0xFFFFFFFFFFFF
+    assert spread((topic_id, number)) == mixed ^ (mixed >> 20)
