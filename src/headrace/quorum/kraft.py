@@ -23,13 +23,14 @@ from headrace.metadata.outcome import Outcome
 from headrace.metadata.records import Record, encode_record
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
-from headrace.quorum import Address, LeadershipListener, Listener, Network, QuorumError
-from headrace.quorum.cleaning import SnapshotKeeper, SnapshotLimits
+from headrace.quorum import LeadershipListener, Listener, Network, QuorumError
+from headrace.quorum.cleaning import SnapshotKeeper
 from headrace.quorum.downloading import finish, store_chunk
 from headrace.quorum.driver import Driver
 from headrace.quorum.folder import Identity, Layout, read_bootstrap
 from headrace.quorum.loading import Applied, Loaded, apply_log, check_features, load
 from headrace.quorum.metadata_log import Damaged, encode_control_records
+from headrace.quorum.options import KraftOptions, check_voters, raft_options
 from headrace.quorum.serving import QuorumFacts, Server, VoterFacts, facts_of
 from headrace.quorum.snapshots import Snapshot, SnapshotId, Voter
 from headrace.quorum.state import write_state
@@ -46,7 +47,7 @@ from headrace.raft.messages import (
     Truncate,
 )
 from headrace.raft.node import RaftNode
-from headrace.raft.types import NOBODY, Election, RaftOptions, ReplicaKey
+from headrace.raft.types import NOBODY, Election, ReplicaKey
 from headrace.raft.voters import VoterSet
 from headrace.records.builder import BatchBuilder
 from headrace.records.layout import read_header
@@ -61,27 +62,6 @@ BATCH_BYTES_MAX = 8 << 20
 """As Kafka's quorum: a follower has to take a batch whole."""
 
 RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
-
-
-class KraftOptions(NamedTuple):
-    """The metadata.* and controller.quorum.* options, and whether this node is a controller at all."""
-
-    segment_bytes: int = 1 << 30
-    segment_ms: int = 604_800_000
-    limits: SnapshotLimits = SnapshotLimits()
-    static_voters: tuple[Voter, ...] = ()
-    """Who has a vote where the log does not say (kraft.version 0)."""
-    is_controller: bool = True
-    """False for a node that only follows: it never votes, whatever the voters say."""
-    bootstrap_servers: tuple[Address, ...] = ()
-    """Where to ask who leads, while no voters are known or none of them answers."""
-    election_timeout_ms: int = 1000
-    fetch_timeout_ms: int = 2000
-    election_backoff_ms_max: int = 1000
-    request_timeout_ms: int = 2000
-    retry_backoff_ms: int = 20
-    auto_join: bool = False
-    """controller.quorum.auto.join.enable: a controller without a vote asks for one."""
 
 
 class _Pending(NamedTuple):
@@ -148,7 +128,7 @@ class KraftQuorum:
         )
         self._metadata_log.snapshots = self._keeper.snapshots
         node = RaftNode(
-            _raft_options(identity, layout, options),
+            raft_options(identity, layout, options),
             self._metadata_log,
             loaded.election,
             clock.monotonic_ms(),
@@ -595,22 +575,6 @@ def _quiet(done: "asyncio.Future[int]") -> None:
     done.add_done_callback(lambda future: future.cancelled() or future.exception())
 
 
-def _raft_options(identity: Identity, layout: Layout, options: KraftOptions) -> RaftOptions:
-    return RaftOptions(
-        key=ReplicaKey(identity.node_id, identity.directory_ids[layout.metadata_log_dir]),
-        endpoints=layout.controller_endpoints if options.is_controller else (),
-        listener=layout.controller_endpoints[0][0] if layout.controller_endpoints else "CONTROLLER",
-        is_controller=options.is_controller,
-        bootstrap_servers=options.bootstrap_servers,
-        election_timeout_ms=options.election_timeout_ms,
-        fetch_timeout_ms=options.fetch_timeout_ms,
-        election_backoff_ms_max=options.election_backoff_ms_max,
-        request_timeout_ms=options.request_timeout_ms,
-        retry_backoff_ms=options.retry_backoff_ms,
-        auto_join=options.auto_join,
-    )
-
-
 def open_quorum(
     disk: Disk,
     identity: Identity,
@@ -632,32 +596,8 @@ def open_quorum(
         disk, folder, config, options.static_voters, clock.wall_ms(), key, options.is_controller
     )
     try:
-        _check_voters(loaded, key, layout, options)
+        check_voters(loaded.log.voters.last, key, layout, options)
     except QuorumError:
         loaded.log.log.abandon()
         raise
     return KraftQuorum(disk, identity, layout, loaded, options, clock, run_in_thread, network, randrange)
-
-
-def _check_voters(loaded: Loaded, key: ReplicaKey, layout: Layout, options: KraftOptions) -> None:
-    """A node without a vote may follow, if it can find somebody to follow."""
-    voters = loaded.log.voters.last
-    others = [voter for voter in voters if voter.id != key.id]
-    if others or (options.bootstrap_servers and not voters.has(key)):
-        if options.is_controller and voters.get(key.id) is not None and not voters.has(key):
-            logger.warning(
-                "node %d has its vote in another directory than %s: it follows without one until the old is removed"
-                " and it is added again",
-                key.id,
-                layout.metadata_log_dir,
-            )
-        return
-    if not voters:
-        raise QuorumError(
-            f"{layout.metadata_log_dir} names no voters, and neither does controller.quorum.voters"
-        )
-    if not voters.has(key):
-        raise QuorumError(
-            f"node {key.id} has its vote in another directory than {layout.metadata_log_dir}:"
-            " this is a new or a foreign disk, and it must not vote"
-        )
