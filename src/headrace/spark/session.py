@@ -81,5 +81,5 @@ def is_connect(master: str) -> bool:
 def _log_options(log_file: Path | None) -> list[str]:
     options = [f"-Dlog4j2.configurationFile=file:{LOG_SETTINGS}"]
     if log_file is not None:
-        options += [f"-Dheadrace.log.file={log_file}", "-Dheadrace.log.failures=warn"]
+        options.append(f"-Dheadrace.log.file={log_file}")
     return options

@@ -92,6 +92,12 @@ Caused by: org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division 
         ("x\nTraceback (most recent call last):\n  File\nOSError: gone\n\n at java", "OSError: gone", False),
         ("x headrace expectation sane of clean failed on the row {\"a\":1} SQLSTATE: P0001\n", 'expectation sane of clean failed on the row {"a":1}', True),
         ("[STREAM_FAILED] Query\nTraceback (most recent call last):\nheadrace.spark.options.OptionError: option 'x' is wrong\n", "OptionError: option 'x' is wrong", True),
+        (
+            "[PYTHON_DATA_SOURCE_ERROR] Failed to plan. SQLSTATE: 38000\nCaused by: java.net.SocketTimeoutException: Timed out",
+            "Timed out",
+            False,
+        ),
+        ("Traceback (most recent call last):\nx.OptionError: where the query starts could not be kept in group 'g'", "OptionError: where the query starts could not be kept in group 'g'", False),
         ("java.net.ConnectException: Connection refused", "java.net.ConnectException: Connection refused", False),
     ],
 )  # fmt: skip

@@ -14,13 +14,15 @@ _EXPECTATION = re.compile(
 )
 # Wrong data and wrong queries stay wrong; what the network or a machine did may be right the next time.
 _HOPELESS_STATES = ("22", "42", "0A")
-_HOPELESS = (
-    "OptionError",
-    "SchemaError",
-    EXPECTATION_MARK,
-    "AnalysisException",
-    "PICKLING",
-    "FileAlreadyExistsException",
+_HOPELESS = ("OptionError", "SchemaError", "FormatError", EXPECTATION_MARK, "PICKLING", "FileAlreadyExistsException")
+# What speaks for trying again, whatever it is wrapped in: brokers and workers that are away or slow.
+_PASSING = (
+    "BrokerUnreachable",
+    "ConnectionLost",
+    "RequestTimedOut",
+    "SocketTimeoutException",
+    "ConnectException",
+    "could not be kept in group",
 )
 
 
@@ -100,6 +102,8 @@ def cause_of(text: str) -> str:
 
 def is_hopeless(text: str) -> bool:
     """Whether the same query would fail the same way again."""
+    if any(mark in text for mark in _PASSING):
+        return False
     if any(mark in text for mark in _HOPELESS):
         return True
     return any(state.startswith(_HOPELESS_STATES) for state in _STATE.findall(text))

@@ -206,8 +206,11 @@ class PipelineRun:
         running.progress.state = "retrying"
         try:
             self._start(running, build(self.spark, self.pipeline, only=running.sink).of(running.sink))
-        except (RunFailed, SpecInvalid) as error:
+        except RunFailed as error:
             return str(error)
+        except SpecInvalid as error:
+            # It was fine when the run began, so what it reads may be away, and come back.
+            return self._failed(running, error.problems[0].message)
         return ""
 
     def _failed(self, running: Running, text: str) -> str:
