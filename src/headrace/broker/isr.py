@@ -121,6 +121,7 @@ class IsrChanges:
         if replica not in leader.isr:
             if leader.may_join(follower):
                 logger.info("%s: %d is in sync again", partition, replica)
+                self._broker.metrics.isr_expands += 1
                 self._propose(partition, leader, (*leader.isr, replica))
         elif leader.has_lost(follower):
             self._shrink(partition, leader, self._broker.runtime.clock.monotonic_ms())
@@ -129,6 +130,7 @@ class IsrChanges:
         behind = leader.out_of_sync(partition.log.end_offset, now_ms)
         if not behind:
             return
+        self._broker.metrics.isr_shrinks += len(behind)
         for replica in behind:
             follower = leader.followers[replica]
             reason = "has lost committed records" if leader.has_lost(follower) else "is behind"

@@ -52,6 +52,9 @@ class Metrics:
         self.bytes_out = 0
         self.replication_bytes_in = 0
         self.replication_bytes_out = 0
+        self.isr_shrinks = 0
+        self.isr_expands = 0
+        self.truncations = 0
         self.protocol_errors = 0
         self.requests_failed = 0
         self.connections_refused = 0
@@ -124,6 +127,11 @@ class Collector:
             ("headrace_produce_errors", "Partitions of Produce requests that were refused", metrics.produce_errors),
             ("headrace_compactions", "Compactions that finished", metrics.compactions),
             ("headrace_fetch_session_evictions", "Fetch sessions evicted", broker.sessions.evictions),
+            ("headrace_replication_bytes_in", "Bytes copied from leaders", metrics.replication_bytes_in),
+            ("headrace_replication_bytes_out", "Bytes sent to followers", metrics.replication_bytes_out),
+            ("headrace_isr_shrinks", "Replicas that leaders here found out of sync", metrics.isr_shrinks),
+            ("headrace_isr_expands", "Replicas that leaders here found in sync again", metrics.isr_expands),
+            ("headrace_truncations", "Logs cut to match their leader's", metrics.truncations),
         ):
             counter = CounterMetricFamily(name, doc)
             counter.add_metric([], value)
@@ -139,8 +147,26 @@ class Collector:
             gauge = GaugeMetricFamily(name, doc)
             gauge.add_metric([], value)
             yield gauge
+        yield from self._replication()
         yield from self._topics()
         yield from self._groups()
+
+    def _replication(self) -> Iterator[Any]:
+        """What this node leads, and how well that is copied."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        # A scrape is another thread's: it looks at copies, and a leader may be deposed between two looks.
+        topics = [list(partitions.values()) for partitions in list(self._broker.replicas.by_id.values())]
+        led = [leader for topic in topics for partition in topic if (leader := partition.leader) is not None]
+        for name, doc, value in (
+            ("headrace_leaders", "Partitions led by this node", len(led)),
+            ("headrace_under_replicated", "Led here, with replicas out of sync", sum(len(x.isr) < len(x.replicas) for x in led)),
+            ("headrace_under_min_isr", "Led here, with too few in sync for acks=all", sum(x.too_few for x in led)),
+            ("headrace_fetchers", "Connections over which leaders are copied", len(self._broker.replicas.fetchers)),
+        ):
+            gauge = GaugeMetricFamily(name, doc)
+            gauge.add_metric([], value)
+            yield gauge
 
     def _topics(self) -> Iterator[Any]:
         """Per topic rather than per partition: ten thousand partitions must stay scrapable."""

@@ -69,6 +69,7 @@ class Truncation:
         except OSError as error:
             self._broker.dir_failed(cuts[0][0].partition.log, error)
             return
+        self._broker.metrics.truncations += len(cuts)
         for copy, _ in cuts:
             copy.partition.truncated()
             self._ready(copy)
