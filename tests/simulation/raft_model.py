@@ -238,7 +238,7 @@ class ModelNode:
                 self.sync()
             case Truncate(end_offset):
                 log.truncate(end_offset)
-                self.later(model.disk_ms(), lambda: self.step(Durable()))
+                self.later(model.disk_ms(), lambda: self.step(Stored()))
             case StoreChunk(snapshot, position, chunk, last):
                 self.later(model.disk_ms(), lambda: self.store(snapshot, position, chunk, last))
             case Probe(voter):

@@ -429,7 +429,10 @@ class KraftQuorum:
         finally:
             handle.unpin()
         self._start_sync()
-        self._driver.step(Durable())
+        while self._syncing is not None:
+            await asyncio.wait([self._syncing])
+        if self.failed is None:
+            self._driver.step(Stored())
 
     def store_chunk(self, effect: StoreChunk) -> None:
         self._driver.spawn(self._store_chunk(effect))

@@ -89,6 +89,7 @@ class MetadataLog:
 
     def append(self, batch: bytes, header: BatchHeader, now_ms: int) -> None:
         """One batch of the leader's own."""
+        self._settle_before_roll(header, now_ms)
         self.log.append(
             batch, header.base_offset, header.last_offset, header.leader_epoch, header.max_timestamp, now_ms
         )
@@ -115,10 +116,27 @@ class MetadataLog:
             raise Damaged(str(error)) from error
         if not batches:
             raise Damaged(f"{len(view)} bytes are no batch" if len(view) < HEADER_BYTES else "half a batch")
-        self.log.append_batches(view, now_ms)
+        self._append_together(view, batches, now_ms)
         for pos, header in batches:
             if header.is_control:
                 self.note_control(view, pos, header)
+
+    def _append_together(self, view: memoryview, batches: list[tuple[int, BatchHeader]], now_ms: int) -> None:
+        latest = max(header.max_timestamp for _, header in batches)
+        last = batches[-1][1].last_offset
+        if not self.log.active.must_roll(len(view), last, latest, now_ms):
+            self.log.append_batches(view, now_ms)
+            return
+        for pos, header in batches:
+            self._settle_before_roll(header, now_ms)
+            self.log.append_batches(view[pos : pos + header.size], now_ms)
+
+    def _settle_before_roll(self, header: BatchHeader, now_ms: int) -> None:
+        """A full segment is on disk before the next begins, so that only the last can be torn: else a crash would look
+        like damage, and a start refuses that. Blocking, once per segment."""
+        active = self.log.active
+        if active.size and active.must_roll(header.size, header.last_offset, header.max_timestamp, now_ms):
+            self.log.flush()
 
     def note_control(self, view: memoryview, pos: int, header: BatchHeader) -> None:
         """Voters are in force from here on, committed or not."""

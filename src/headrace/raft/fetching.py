@@ -39,7 +39,7 @@ class Fetcher:
         self.writing = False
         """What came with the last answer is not yet on disk; the next fetch will say that it is."""
         self.storing = False
-        """So it is with a piece of a snapshot."""
+        """So it is with a piece of a snapshot, and with a cut: nothing may follow it before."""
         self.leader_high_watermark = -1
         self.next_server = 0
 
@@ -227,7 +227,7 @@ def fetch_answered(node: "RaftNode", to: int, request: Fetch, reply: FetchReply,
         return
     fetcher = node.fetcher
     if reply.diverging is not None:
-        fetcher.writing = True
+        fetcher.storing = True
         node.emit(Truncate(_truncation(node, reply.diverging)))
     elif reply.snapshot is not None:
         if reply.snapshot.offset <= node.log.end_offset and node.log.snapshot_size(reply.snapshot) is not None:

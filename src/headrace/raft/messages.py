@@ -164,11 +164,11 @@ class Persisted(NamedTuple):
 
 
 class Durable(NamedTuple):
-    """More of what was appended or cut is on disk: `RaftLog.durable_end` says how much."""
+    """More of what was appended is on disk: `RaftLog.durable_end` says how much."""
 
 
 class Stored(NamedTuple):
-    """A piece of a snapshot is on disk and, if it was the last, the log begins behind it."""
+    """A cut is on disk; or a piece of a snapshot is and, if it was the last, the log begins behind it."""
 
 
 class Appended(NamedTuple):
@@ -244,7 +244,7 @@ class AppendFetched(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """Cut the log; then `Durable`."""
+    """Cut the log; then `Stored`, once the cut is on disk."""
 
     end_offset: int
 

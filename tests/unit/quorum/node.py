@@ -6,13 +6,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from headrace.broker.lifecycle import Member, controller_registration_request, registration_request
 from headrace.config import BrokerConfig
+from headrace.metadata.brokers import leads_any
 from headrace.metadata.controller import Controller
 from headrace.metadata.image import Endpoint
+from headrace.metadata.outcome import Outcome
 from headrace.protocol import messages as m
 from headrace.quorum.folder import Identity, Layout, open_folders
 from headrace.quorum.kraft import KraftOptions, KraftQuorum, open_quorum
-from headrace.quorum.registration import LocalNode, leave, register, unfence
 from headrace.storage.checkpoints import new_uuid
 from headrace.storage.files import Disk
 from headrace.testing.simulator.disk import MemoryDisk
@@ -77,18 +79,28 @@ class Node:
 
     async def start(self, previous_broker_epoch: int = -1) -> "Node":
         await self.quorum.start()
-        node = LocalNode(
-            node_id=1,
-            cluster_id=self.identity.cluster_id,
-            incarnation_id=self.uuid(),
-            endpoints=[Endpoint("PLAINTEXT", "127.0.0.1", 19892, 0)],
-            controller_endpoints=[Endpoint("CONTROLLER", "127.0.0.1", 19893, 0)],
-            rack=None,
-            directory_ids=[self.identity.directory_ids[DATA]],
-            previous_broker_epoch=previous_broker_epoch,
+        incarnation_id = self.uuid()
+        controller = controller_registration_request(
+            1, incarnation_id, [Endpoint("CONTROLLER", "127.0.0.1", 19893, 0)]
         )
-        self.broker_epoch = await register(self.quorum, self.controller, node)
-        await unfence(self.quorum, self.controller, 1)
+        await self.quorum.append(self.controller.register_controller(controller))
+        broker = registration_request(
+            Member(
+                node_id=1,
+                cluster_id=self.identity.cluster_id,
+                incarnation_id=incarnation_id,
+                endpoints=[Endpoint("PLAINTEXT", "127.0.0.1", 19892, 0)],
+                rack=None,
+                directory_ids=[self.identity.directory_ids[DATA]],
+                previous_broker_epoch=previous_broker_epoch,
+            )
+        )
+        self.broker_epoch = await self.quorum.write(
+            lambda image: self.controller.register_broker(
+                image, broker, self.quorum.next_offset, session_alive=False
+            )
+        )
+        await self.quorum.write(lambda image: Outcome(self.controller.unfence_broker(image, 1), None))
         return self
 
     async def create(self, name: str, partitions: int = 1) -> Any:
@@ -100,7 +112,10 @@ class Node:
         return response.topics[0]
 
     async def stop(self) -> None:
-        await leave(self.quorum, self.controller, 1)
+        """Leadership first, then the broker itself."""
+        if leads_any(self.quorum.tip, 1):
+            await self.quorum.write(lambda image: Outcome(self.controller.controlled_shutdown(image, 1), None))
+        await self.quorum.write(lambda image: Outcome(self.controller.fence_broker(image, 1), None))
         await self.quorum.close()
 
 
