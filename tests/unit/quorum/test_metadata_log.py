@@ -12,6 +12,7 @@ from headrace.raft.types import OffsetEpoch
 from headrace.raft.voters import History, Voter, VoterSet
 from headrace.records.builder import BatchBuilder
 from headrace.records.layout import read_header
+from headrace.storage.files import make_durable_dirs
 from headrace.storage.log import Log
 from headrace.testing.simulator.disk import MemoryDisk
 
@@ -117,7 +118,7 @@ def test_the_first_record_of_an_epoch_names_the_leader() -> None:
 def test_a_full_segment_is_on_disk_before_the_next_begins(fetched: bool) -> None:
     """Found by seed 154 of the simulation: else a power cut tears a segment that others follow, which looks like damage."""
     disk = MemoryDisk()
-    disk.make_dirs("/data")
+    make_durable_dirs(disk, FOLDER)
     log = Log.open(disk, FOLDER, LogConfig(retention_ms=-1, segment_bytes=300), now_ms=1)
     quorum_log = MetadataLog(disk, log, History(voters(1)), History(1), [])
     batches = [batch(n, 1) for n in range(12)]
