@@ -159,7 +159,7 @@ class QuorumCluster:
         now_ms = runtime.clock.wall_ms()
         if not runtime.disk.exists(f"{DATA}/meta.properties"):
             disk = self.disks.get(node_id, 0)
-            mine = any(v.id == node_id for v in self.first) and disk == 0
+            mine = any(v.id == node_id for v in self.first) and disk == 0 and not self.options.static_voters
             ids = iter([directory(node_id, disk)])
             format_folders(
                 runtime.disk,

@@ -1,6 +1,7 @@
 """Several quorum nodes on simulated machines: elections, failover, catching up, snapshots, changes of the voters."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -374,5 +375,32 @@ def test_the_leader_describes_the_quorum() -> None:
                 wall = cluster.node(leader).clock.wall_ms()
                 assert all(0 <= wall - r.last_fetch_timestamp < 2000 for r in partition.current_voters)
                 assert [n.node_id for n in answer.nodes] == [1, 2, 3]
+
+        world.run(main())
+
+
+def test_voters_may_be_in_the_configuration() -> None:
+    """kraft.version 0: no disk is named, nothing can be changed, and quorum-state keeps its first version."""
+    static = tuple(Voter(v.id, bytes(16), v.endpoints) for v in map(voter, (1, 2, 3)))
+    with World(16) as world:
+        cluster = QuorumCluster(world, [1, 2, 3], static_voters=static)
+
+        async def main() -> None:
+            await cluster.start()
+            leader = await cluster.leader()
+            await cluster.write(leader, "a")
+            await cluster.wait_for([1, 2, 3], ["a"])
+            assert cluster.quorums[leader].kraft_version == 0
+            answer = await ask(cluster, leader, ApiKey.ADD_RAFT_VOTER, add(4))
+            assert answer.error_code == Err.UNSUPPORTED_VERSION
+            for node_id in (1, 2, 3):
+                kept = json.loads(cluster.node(node_id).disk.read_bytes("/data/__cluster_metadata-0/quorum-state"))
+                assert kept["data_version"] == 0 and [v["voterId"] for v in kept["currentVoters"]] == [1, 2, 3]
+                cluster.node(node_id).crash()
+            await cluster.start()
+            leader = await cluster.leader()
+            await cluster.write(leader, "b")
+            await cluster.wait_for([1, 2, 3], ["a", "b"])
+            assert not cluster.failures
 
         world.run(main())
