@@ -11,6 +11,9 @@ def preload(worker_module: str) -> None:
     import headrace.spark.source  # noqa: F401
 
     if worker_module == "pyspark.worker":
+        # Spark's own path for Arrow batches wants pandas, whether anything is a DataFrame or not.
+        import pandas  # noqa: F401
+
         from headrace.client.columnar import native
 
         if native.is_ready():

@@ -27,6 +27,8 @@ LOCAL_DEFAULTS = {
     # The two hundred that Spark splits a shuffle into by default cost seconds per batch on one machine.
     "spark.sql.shuffle.partitions": "4",
     "spark.driver.host": "127.0.0.1",
+    # Workers that have imported what a read needs before they are forked.
+    "spark.python.daemon.module": "headrace.spark.daemon",
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
