@@ -23,6 +23,7 @@ logger = logging.getLogger("headrace.isr")
 
 RETRY_MS = 50
 RETRY_MS_MAX = 1_000
+NAMED_MAX = 5
 RECOVERED = 0
 
 NOT_DONE = frozenset({Err.OPERATION_NOT_ATTEMPTED, Err.INELIGIBLE_REPLICA})
@@ -62,6 +63,9 @@ class IsrChanges:
         self._sending = False
         self._retry_ms = RETRY_MS
         self._timer: Any = None
+        self._expected_ms = 0
+        self._news: dict[str, list[Partition]] = {}
+        """What was found since the last request, by what it is, for the log."""
 
     def start(self) -> None:
         """Look for followers that have fallen back, twice in the time they are given."""
@@ -73,12 +77,18 @@ class IsrChanges:
             self._timer = None
 
     def _again(self) -> None:
-        delay_s = max(1, self._broker.environment.lag_ms_max) / 2000
-        self._timer = self._broker.runtime.loop.call_later(delay_s, self._tick)
+        interval_ms = max(1, self._broker.environment.lag_ms_max // 2)
+        self._expected_ms = self._broker.runtime.clock.monotonic_ms() + interval_ms
+        self._timer = self._broker.runtime.loop.call_later(interval_ms / 1000, self._tick)
 
     def _tick(self) -> None:
+        late_ms = self._broker.runtime.clock.monotonic_ms() - self._expected_ms
         self._again()
-        self.check_all()
+        if late_ms > self._broker.environment.lag_ms_max // 10:
+            # This node stood still, so it has not heard its followers: their Fetches are waiting to be read.
+            logger.warning("%d ms late: followers are looked at the next time", late_ms)
+        else:
+            self.check_all()
 
     def check_all(self) -> None:
         """Propose to go on without those who are behind."""
@@ -120,7 +130,7 @@ class IsrChanges:
         follower = leader.followers[replica]
         if replica not in leader.isr:
             if leader.may_join(follower):
-                logger.info("%s: %d is in sync again", partition, replica)
+                self._news.setdefault(f"{replica} is in sync again", []).append(partition)
                 self._broker.metrics.isr_expands += 1
                 self._propose(partition, leader, (*leader.isr, replica))
         elif leader.has_lost(follower):
@@ -134,8 +144,9 @@ class IsrChanges:
         for replica in behind:
             follower = leader.followers[replica]
             reason = "has lost committed records" if leader.has_lost(follower) else "is behind"
-            logger.warning(
-                "%s: %d %s (at %d, high watermark %d, end %d) and leaves the ISR",
+            self._news.setdefault(f"{replica} {reason} and leaves the ISR", []).append(partition)
+            logger.debug(
+                "%s: %d %s: at %d, high watermark %d, end %d",
                 partition, replica, reason, follower.end_offset, leader.high_watermark, partition.log.end_offset,
             )  # fmt: skip
         self._propose(partition, leader, tuple(replica for replica in leader.isr if replica not in behind))
@@ -153,9 +164,18 @@ class IsrChanges:
             self._sending = True
             self._broker.runtime.loop.call_soon(lambda: self._broker.spawn(self._send_all()))
 
+    def _tell(self) -> None:
+        """One line for all partitions of which the same is to be told: a lost broker is behind in thousands."""
+        news, self._news = self._news, {}
+        for what, partitions in news.items():
+            named = ", ".join(map(str, partitions[:NAMED_MAX]))
+            more = len(partitions) - NAMED_MAX
+            logger.warning("%s: %s", f"{named} and {more} more" if more > 0 else named, what)
+
     async def _send_all(self) -> None:
         try:
             while self._queue:
+                self._tell()
                 items = [item for item in self._queue.values() if item.is_current]
                 self._queue.clear()
                 again = await self._send(items) if items else []

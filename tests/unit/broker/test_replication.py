@@ -777,3 +777,20 @@ def test_the_only_replica_of_an_emptied_disk_is_offline() -> None:
         assert await brokers.produce(1) == "KAFKA_STORAGE_ERROR"
 
     run(scenario, 1)
+
+
+def test_a_leader_that_stood_still_does_not_blame_its_followers() -> None:
+    """FAULTS 32: after a pause it has heard nobody for a while."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2, 3])
+        for _ in range(3):
+            assert await brokers.produce(1, 10, acks=1) == "NONE"
+            brokers.node(1).pause()
+            await asyncio.sleep(17)
+            brokers.node(1).resume()
+            await asyncio.sleep(1)
+        assert await brokers.produce(1, 10) == "NONE"
+        assert brokers.dictator.alterations == []
+
+    run(scenario)
