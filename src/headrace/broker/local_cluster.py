@@ -109,6 +109,14 @@ class Wish(NamedTuple):
     """One after the other to the nodes, from the start again when there are fewer; this machine's name if empty."""
     settings: Mapping[str, str] = {}
     voters: int | None = None
+    hosts: Sequence[str] = ()
+    """Addresses of the nodes, one each, for clients and controllers alike; all on `host` and loopback if empty."""
+
+    def host_of(self, node_id: int) -> str:
+        return self.hosts[node_id - 1] if self.hosts else self.host
+
+    def controller_host_of(self, node_id: int) -> str:
+        return self.hosts[node_id - 1] if self.hosts else LOOPBACK
 
 
 # --- finding ----------------------------------------------------------------------------------------------------------
@@ -192,7 +200,10 @@ def lay_out(folder: Path, wish: Wish) -> LocalCluster:
     configs = {
         node_id: _options(folder, node_id, wish, port, controller_ports) for node_id, port in enumerate(ports, 1)
     }
-    voters = [Voter(node, new_uuid(dice), ((CONTROLLER, LOOPBACK, port),)) for node, port in controller_ports.items()]
+    voters = [
+        Voter(node, new_uuid(dice), ((CONTROLLER, wish.controller_host_of(node), port),))
+        for node, port in controller_ports.items()
+    ]
     nodes = {
         node_id: _make(folder, node_id, options, cluster_id, voters if node_id in controller_ports else (), dice)
         for node_id, options in configs.items()
@@ -218,11 +229,12 @@ def add_brokers(cluster: LocalCluster, wish: Wish) -> LocalCluster:
 
 
 def _options(folder: Path, node_id: int, wish: Wish, port: int, controller_ports: Mapping[int, int]) -> dict[str, str]:
-    host = f"[{wish.host}]" if ":" in wish.host and not wish.host.startswith("[") else wish.host
+    host = wish.host_of(node_id)
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
     listeners = [f"PLAINTEXT://{host}:{port}"]
     roles = "broker"
     if node_id in controller_ports:
-        listeners.append(f"{CONTROLLER}://{LOOPBACK}:{controller_ports[node_id]}")
+        listeners.append(f"{CONTROLLER}://{wish.controller_host_of(node_id)}:{controller_ports[node_id]}")
         roles = "broker,controller"
     racks = wish.racks or (socket.gethostname(),)
     replicas = str(min(wish.brokers, REPLICAS_MAX))
@@ -233,7 +245,9 @@ def _options(folder: Path, node_id: int, wish: Wish, port: int, controller_ports
         "process.roles": roles,
         "listeners": ",".join(listeners),
         "controller.listener.names": CONTROLLER,
-        "controller.quorum.bootstrap.servers": ",".join(f"{LOOPBACK}:{p}" for p in controller_ports.values()),
+        "controller.quorum.bootstrap.servers": ",".join(
+            f"{wish.controller_host_of(node)}:{p}" for node, p in controller_ports.items()
+        ),
         "log.dirs": str(folder / f"node-{node_id}"),
         "broker.rack": racks[(node_id - 1) % len(racks)],
         "default.replication.factor": replicas,

@@ -50,10 +50,11 @@ class TestNode:
 
     __test__ = False
 
-    def __init__(self, node: LocalNode, arguments: Sequence[str] = ()) -> None:
+    def __init__(self, node: LocalNode, prefix: Sequence[str] = ()) -> None:
         self.node = node
         self.id = node.node_id
-        self.arguments = list(arguments)
+        self.prefix = list(prefix)
+        """Words before the command: to run it in a network namespace, for one."""
         self.is_frozen = False
         self._process: subprocess.Popen[bytes] | None = None
         self._from = 0
@@ -78,7 +79,7 @@ class TestNode:
     def launch(self) -> None:
         """Start the process; `wait_ready` returns when it serves."""
         assert not self.is_running, f"node {self.id} is running already"
-        command = [sys.executable, "-m", "headrace.cli.main", "up", "--config", str(self.node.properties), *self.arguments]
+        command = [*self.prefix, sys.executable, "-m", "headrace.cli.main", "up", "--config", str(self.node.properties)]
         # Whatever the user has set for brokers of their own must not change this one.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
         with self.node.log.open("ab") as log:
@@ -149,7 +150,8 @@ class TestCluster:
     """`brokers` nodes, the first three of them (or the only one or two) also controllers.
 
     `settings` are options of server.properties for all nodes; `racks` are given to them in turn. Without `folder` a
-    temporary one is used and removed.
+    temporary one is used and removed. `hosts` and `prefixes` put each node on an address of its own and into a
+    network namespace, say.
     """
 
     __test__ = False
@@ -163,12 +165,16 @@ class TestCluster:
         settings: Mapping[str, str] | None = None,
         racks: Sequence[str] = (),
         voters: int | None = None,
+        hosts: Sequence[str] = (),
+        prefixes: Sequence[Sequence[str]] = (),
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="headrace-cluster-") if folder is None else None
         self.folder = Path(self._temporary.name if self._temporary is not None else str(folder))
-        self._wish = Wish(brokers, port=0, racks=racks, settings=dict(settings or {}), voters=voters)
+        self._wish = Wish(brokers, port=0, racks=racks, settings=dict(settings or {}), voters=voters, hosts=hosts)
         self.layout: LocalCluster = lay_out(self.folder, self._wish)
-        self.nodes: dict[int, TestNode] = {n: TestNode(node) for n, node in self.layout.nodes.items()}
+        self.nodes: dict[int, TestNode] = {
+            n: TestNode(node, prefixes[n - 1] if prefixes else ()) for n, node in self.layout.nodes.items()
+        }
 
     @property
     def bootstrap(self) -> str:
