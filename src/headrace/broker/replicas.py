@@ -116,7 +116,7 @@ class Replicas:
         node_id = self._environment.node_id
         for partition in self:
             known = image.partition(partition.topic_id, partition.index)
-            if known is not None and known.leader == node_id and partition.leader is None and not partition.failed:
+            if known is not None and known.leader == node_id and partition.leader is None:
                 self._lead(partition, known)
 
     def apply(self, delta: Delta, image: Image) -> None:
@@ -198,6 +198,8 @@ class Replicas:
             self.isr.consider_all(partition)
 
     def _lead(self, partition: Partition, assigned: Assignment) -> None:
+        if partition.failed:
+            return  # its disk is gone; the controller hears of it, if it has not yet
         if partition.incomplete and len(assigned.replicas) > 1:
             # The controller did not know that its disk was emptied. Better nobody leads than one who has lost it all.
             logger.critical("%s: its records are lost here; not leading until another replica has led", partition)

@@ -527,6 +527,8 @@ def test_a_failed_fsync_takes_the_replica_out(who: int) -> None:
         assert partition.failed and partition.leader is None and partition.copying is None
         if who == 1:
             assert answer == "KAFKA_STORAGE_ERROR"
+            brokers.dictator.change(leader=1)
+            assert await brokers.produce(1) == "KAFKA_STORAGE_ERROR", "whatever the controller says"
             brokers.dictator.change(leader=2, isr=[2, 3])
             assert await brokers.produce(2, 5) == "NONE"
         else:
