@@ -18,7 +18,7 @@ from headrace.broker.probe import Presence, probe
 from headrace.errors import Err, KafkaError
 from headrace.metadata.controller import Controller
 from headrace.metadata.heartbeats import BrokerState, Reply
-from headrace.metadata.image import RECOVERING, Broker, Image
+from headrace.metadata.image import RECOVERING, Broker, Endpoint, Image
 from headrace.metadata.outcome import RECORDS_PER_REQUEST_MAX, Outcome
 from headrace.metadata.policy import UNCLEAN
 from headrace.metadata.records import Record
@@ -290,6 +290,11 @@ class ActiveController:
                 await asyncio.sleep(pause_s)
         finally:
             self._suspected.discard(broker.id)
+
+    def _between_brokers(self, broker: Broker) -> Endpoint | None:
+        """Where other nodes reach a broker; what it tells clients may mean nothing here."""
+        name = self._config.inter_broker_listener
+        return next((e for e in broker.endpoints if e.name == name), next(iter(broker.endpoints), None))
 
     async def _look_around(self, broker_ids: list[int]) -> None:
         """A new controller: who of those that should be there is dead?"""

@@ -5,7 +5,6 @@ timeout for one, says nothing, and the broker's session decides.
 """
 
 import asyncio
-from collections.abc import Sequence
 from enum import Enum
 
 from headrace.metadata.image import Endpoint
@@ -21,14 +20,14 @@ class Presence(Enum):
     UNKNOWN = "unknown"
 
 
-async def probe(endpoints: Sequence[Endpoint]) -> Presence:
+async def probe(endpoint: Endpoint | None) -> Presence:
     """GONE only when refused twice."""
-    if not endpoints:
+    if endpoint is None:
         return Presence.UNKNOWN
-    found = await _connect(endpoints[0])
+    found = await _connect(endpoint)
     if found is Presence.GONE:
         await asyncio.sleep(AGAIN_AFTER_S)
-        found = await _connect(endpoints[0])
+        found = await _connect(endpoint)
     return found
 
 

@@ -26,7 +26,7 @@ def is_from_inactive(response: Any) -> bool:
     """Whether an answer says NOT_CONTROLLER, wherever its API has it."""
     if getattr(response, "error_code", 0) == Err.NOT_CONTROLLER:
         return True
-    for name in ("topics", "responses", "results"):
+    for name in ("topics", "responses", "results", "entries"):
         for item in getattr(response, name, None) or ():
             if getattr(item, "error_code", 0) == Err.NOT_CONTROLLER:
                 return True
