@@ -280,7 +280,7 @@ class ActiveController:
             session = self._sessions.get(broker.id)
             heard_ms = session.last_contact_ms if session is not None else -1
             for pause_s in LOOK_AGAIN_S:
-                presence = await probe(broker.endpoints)
+                presence = await probe(self._between_brokers(broker))
                 session = self._sessions.get(broker.id)
                 if session is not None and session.last_contact_ms != heard_ms:
                     return
