@@ -77,6 +77,21 @@ class Departures:
         found = (image.topic_named(name) for name in names)
         return {p.leader for topic in found if topic is not None for p in topic.partitions.values()}
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether this node itself is the one that is gone: no controller answers, and no follower asks for records.
+
+        Then others lead what it takes itself to lead, and its clients should look for them. With only the controllers
+        gone, nothing is decided anywhere, and leaders go on with their followers.
+        """
+        server = self._server
+        if not server.node.lifecycle.out_of_touch:
+            return False
+        since_ms = self._clock.monotonic_ms() - server.config["broker.session.timeout.ms"]
+        led = [partition.leader for partition in server.replicas if partition.leader is not None]
+        followers = [follower for leader in led for follower in leader.followers.values()]
+        return bool(followers) and all(follower.fetched_ms < since_ms for follower in followers)
+
     def lingering(self) -> list[Broker]:
         """Brokers that were fenced a moment ago."""
         now_ms = self._clock.monotonic_ms()

@@ -80,6 +80,7 @@ class Lifecycle:
         self.state = State.STARTING
         self.epoch = -1
         self._member: Member
+        self._contact_ms = 0
         self._offline: list[bytes] = []
         self._want_fence = True
         self._released = False
@@ -90,6 +91,12 @@ class Lifecycle:
     def running(self) -> bool:
         """Whether this broker has been unfenced."""
         return self.state is State.RUNNING
+
+    @property
+    def out_of_touch(self) -> bool:
+        """Whether no controller has answered for a whole session: if there is one, it has fenced this broker by now."""
+        now_ms = self._broker.runtime.clock.monotonic_ms()
+        return self.state is State.RUNNING and now_ms - self._contact_ms > self._session_ms
 
     # ---- joining
 
@@ -194,6 +201,7 @@ class Lifecycle:
         answer = await self._channel.request(
             ApiKey.BROKER_HEARTBEAT, request, timeout_ms=self._session_ms, lane=HEARTBEAT_LANE
         )
+        self._contact_ms = self._broker.runtime.clock.monotonic_ms()
         if answer.error_code == Err.NONE:
             self._released = answer.should_shut_down and self.state is State.LEAVING
         elif answer.error_code in (Err.STALE_BROKER_EPOCH, Err.BROKER_ID_NOT_REGISTERED):

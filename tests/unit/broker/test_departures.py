@@ -1,9 +1,10 @@
 """What clients are told in the moment between the death of a leader and the choice of the next."""
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
-from headrace.broker.departures import DOUBT_MS, LINGER_MS
+from headrace.broker.departures import DOUBT_MS, LINGER_MS, Departures
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from tests.unit.broker.controlled import Node, Stranger, in_world
@@ -100,3 +101,31 @@ def test_a_broker_that_comes_back_is_listed_once() -> None:
         assert sorted(b.node_id for b in (await ask(node, "t")).brokers) == [1, 2]
 
     in_world(main)
+
+
+class Stub:
+    """A node as far as `cut_off` looks at it: leaders with followers who fetched so long ago."""
+
+    def __init__(self, *silences_ms: list[int], out_of_touch: bool = True) -> None:
+        self.runtime = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 100_000))
+        self.config = {"broker.session.timeout.ms": 3_000}
+        self.node = SimpleNamespace(lifecycle=SimpleNamespace(out_of_touch=out_of_touch))
+        self.replicas = [
+            SimpleNamespace(
+                leader=SimpleNamespace(
+                    followers={n: SimpleNamespace(fetched_ms=100_000 - silence) for n, silence in enumerate(followers, 2)}
+                )
+            )
+            for followers in silences_ms
+        ] + [SimpleNamespace(leader=None)]
+
+    @property
+    def cut_off(self) -> bool:
+        return Departures(cast(Any, self)).cut_off
+
+
+def test_a_node_is_cut_off_when_neither_controllers_nor_followers_are_heard_of() -> None:
+    assert Stub([4_000, 5_000], [3_500]).cut_off
+    assert not Stub([4_000, 5_000], [3_500], out_of_touch=False).cut_off, "the controller knows best"
+    assert not Stub([4_000, 100]).cut_off, "only the controllers are gone: this leader goes on"
+    assert not Stub([], []).cut_off, "nobody follows, so nobody's silence means anything"

@@ -102,6 +102,8 @@ def _answer(
 ) -> m.MetadataResponse:
     version = request.version
     nodes = broker.nodes(request.connection)
+    if broker.departures.cut_off:
+        nodes = [node for node in nodes if node.node_id != broker.node_id]
     view = ClientView(broker.image, {node.node_id for node in nodes}, version)
     listener = request.connection.listener.endpoint.name
     gone = [(b, e) for b in broker.departures.lingering() for e in b.endpoints if e.name == listener]
