@@ -7,6 +7,7 @@ Python sink that only counts the Arrow batches it gets: what Spark's path from t
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from typing import Any
 from tests.reference import spark_kafka
 from tests.reference.apache import Unavailable
 
-from bench.measure import median
+from bench.measure import TICKS_PER_S, family, median
 from headrace.client.admin import Admin
 from headrace.testing.broker import TestBroker
 
@@ -84,6 +85,18 @@ def end_offsets(bootstrap: str, topic: str) -> int:
     return asyncio.run(ask())
 
 
+def spent_s() -> float:
+    """CPU time of this driver, its JVM and all workers, also those that have ended: what a busy machine does not blur."""
+    total = 0
+    for member in family(os.getpid()):
+        try:
+            fields = Path(f"/proc/{member}/stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        total += sum(map(int, fields[11:15]))
+    return total / TICKS_PER_S
+
+
 def ways(frame: Any, bootstrap: str, codec: str, with_kafka: bool) -> dict[str, Callable[[str], None]]:
     def to(kind: str) -> Callable[[str], None]:
         def save(topic: str) -> None:
@@ -103,22 +116,25 @@ def measure(spark: Any, bootstrap: str, size: int, given: argparse.Namespace, wi
     frame = table(spark, size, rows, given.keys)
     found = ways(frame, bootstrap, given.codec, with_kafka)
     seconds: dict[str, list[float]] = {name: [] for name in found}
+    cpu: dict[str, list[float]] = {name: [] for name in found}
     for turn in range(given.rounds + 1):
         for name, save in found.items():
             topic = f"sink-{size}-{name}-{turn}"
             topics(bootstrap, (topic,), make=True)
-            start = time.perf_counter()
+            start, spent = time.perf_counter(), spent_s()
             save(topic)
-            took = time.perf_counter() - start
+            took, spent = time.perf_counter() - start, spent_s() - spent
             assert name == "bare" or end_offsets(bootstrap, topic) == rows
             topics(bootstrap, (topic,), make=False)
-            print(f"  {size:>5} B  {name:<9} {rows / took / 1e6:6.2f} M rows/s", flush=True)
+            print(f"  {size:>5} B  {name:<9} {rows / took / 1e6:6.2f} M rows/s   {spent:6.2f} cpu-s", flush=True)
             # The first turn compiles, loads classes and starts workers.
             if turn:
                 seconds[name].append(took)
+                cpu[name].append(spent)
     frame.unpersist(blocking=True)
     rates = {name: rows / median(took) for name, took in seconds.items()}
     figures: dict[str, Any] = {"size": size, "rows": rows, "keys": given.keys, "codec": given.codec, "rows_per_s": rates}
+    figures["cpu_s"] = {name: median(spent) for name, spent in cpu.items()}
     figures["of bare"] = rates["headrace"] / rates["bare"]
     if with_kafka:
         figures["over kafka"] = rates["headrace"] / rates["kafka"]
