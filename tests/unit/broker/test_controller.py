@@ -11,6 +11,8 @@ from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
 from headrace.protocol.frames import decode_response, encode_request
 from tests.unit.broker.controlled import Node, Stranger, in_world
+from tests.unit.broker.sim import Sim
+from tests.unit.broker.sim import run as alone
 
 BROKERS_ONLY = {ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.LIST_OFFSETS, ApiKey.JOIN_GROUP}
 CONTROLLERS_ONLY = {
@@ -47,11 +49,12 @@ def test_each_listener_serves_its_own_apis_only() -> None:
 
 
 def test_a_node_without_roles_has_no_controller_listener() -> None:
-    async def main(node: Node) -> None:
-        assert len(node.broker.controller_listeners) == 1
+    async def main(node: Sim) -> None:
+        assert not node.broker.controller_listeners
+        assert node.broker.controller is not None and node.broker.node.quorum.is_active
         assert [listener.endpoint.name for listener in node.broker.listeners] == ["PLAINTEXT"]
 
-    in_world(main)
+    alone(main)
 
 
 def test_describe_cluster_shows_controllers_on_their_listener() -> None:
