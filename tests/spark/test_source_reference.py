@@ -18,6 +18,7 @@ from tests.spark.source_data import T0, committed, make, put, put_numbers
 pytestmark = pytest.mark.reference
 
 
+@pytest.mark.timeout(900)
 def test_sparks_own_connector_reads_and_writes_the_same_here(tmp_path) -> None:
     try:
         spark_kafka.jars()
@@ -34,7 +35,7 @@ def test_sparks_own_connector_reads_and_writes_the_same_here(tmp_path) -> None:
         put(broker.bootstrap, "t", {0: [first[:4], first[4:]]}, compression=Codec.ZSTD)
         put(broker.bootstrap, "t", {1: [first]})
         command = [sys.executable, "-m", "tests.spark.connector_job", broker.bootstrap, "t", str(tmp_path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
         assert done.returncode == 0, done.stderr[-3000:]
         found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("FOUND ")).removeprefix("FOUND "))
     assert len(found["kafka"]["all"]) == 20
