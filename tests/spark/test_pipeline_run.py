@@ -261,3 +261,17 @@ def test_update_and_complete_modes_reach_the_screen(spark: "SparkSession", proje
     project.feed([{"id": 2, "amount": 2}])
     assert run(pipeline, spark, show=shown.append).state == "done"
     assert [text.splitlines()[1].strip() for text in shown] == ["n=1", "n=2"]
+
+
+def test_function_under_a_decorator_of_pyspark_pipelines(spark: "SparkSession", project: Project) -> None:
+    project.write(
+        "declared.py",
+        "from pyspark import pipelines as dp\n\n"
+        "@dp.temporary_view\n"
+        "def large():\n"
+        "    return spark.readStream.table('orders').where('amount > 1')\n",
+    )
+    pipeline = small(project, transform="python: declared.py:large")
+    project.feed([{"id": 1, "amount": 1}, {"id": 2, "amount": 5}])
+    assert run(pipeline, spark).state == "done"
+    assert [row[0] for row in project.rows(spark, "out", "id")] == [2]
