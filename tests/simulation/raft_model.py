@@ -51,6 +51,10 @@ class Violation(AssertionError):
     """A safety property does not hold."""
 
 
+class Stuck(Violation):
+    """Nothing is wrong, but nothing goes on either, in a world at peace."""
+
+
 class Entry(NamedTuple):
     epoch: int
     value: Any
@@ -175,8 +179,11 @@ class ModelNode:
         self.node = node
         self.run(node.tick(self.now_ms))
 
-    def crash(self) -> None:
+    def crash(self, worst: bool = False) -> None:
+        """What was not synced is at the dice's mercy, or all of it gone."""
         self.node = None
+        if worst:
+            self.log.truncate(self.log.durable_end)
         self.log.crash(self.model.random)
 
     @property
@@ -324,6 +331,10 @@ class Model:
         self.changes_share = changes_share
         """Of all trouble."""
         self.writes_every_ms = writes_every_ms
+        self.disk_ms_choices = (1, 2, 5, 30, 100)
+        """How long a sync may take."""
+        self.betrayals = 0.3
+        """How often a leader that crashes does so at the worst moment for the others."""
         self.crash_voters = 0.1
         """How often one that has given its vote crashes on the spot."""
         self.says_before_saving = False
@@ -351,7 +362,7 @@ class Model:
         return RaftOptions(ReplicaKey(own.id, own.directory_id), own.endpoints, bootstrap_servers=servers)
 
     def disk_ms(self) -> int:
-        return self.random.choice((1, 2, 5, 30, 100))
+        return self.random.choice(self.disk_ms_choices)
 
     def at(self, delay_ms: int, event: Callable[[], None]) -> None:
         heapq.heappush(self.queue, (self.now_ms + delay_ms, next(self.order), event))
@@ -412,7 +423,7 @@ class Model:
         before = len(self.committed)
         self.until(duration_ms + PEACE_MS + 5 * every_ms)
         if len(self.committed) <= before:
-            raise Violation(f"seed {self.seed}: nothing is committed any more: {self.describe()}")
+            raise Stuck(f"seed {self.seed}: nothing is committed any more: {self.describe()}")
         self.check_logs()
 
     def until(self, time_ms: int) -> None:
@@ -428,6 +439,9 @@ class Model:
             if random.random() < 0.5:
                 # The one that others count on, and not everybody hears what it said last.
                 node = self.leader() or node
+                if self.partitions and random.random() < self.betrayals:
+                    self.betray(node)
+                    return
                 if self.partitions and random.random() < 0.5:
                     self.isolate({random.choice(list(self.nodes))})
             self.restart(node, random.choice((10, 300, 2000)))
@@ -447,9 +461,17 @@ class Model:
                 if (a in side) != (b in side) and (not one_way or a in side):
                     self.cut.add((a, b))
 
-    def restart(self, node: ModelNode, after_ms: int) -> None:
+    def betray(self, leader: ModelNode) -> None:
+        """The worst for whoever counts too early: the leader forgets, and the one that has most cannot tell."""
+        others = [node for node in self.nodes.values() if node is not leader and node.node is not None]
+        if others:
+            self.cut.clear()
+            self.isolate({max(others, key=lambda node: node.log.end_offset).id})
+        self.restart(leader, 1, worst=True)
+
+    def restart(self, node: ModelNode, after_ms: int, worst: bool = False) -> None:
         if node.node is not None:
-            node.crash()
+            node.crash(worst)
             self.at(after_ms, lambda: node.start() if node.node is None else None)
 
     def leader(self) -> ModelNode | None:
@@ -532,7 +554,7 @@ class Model:
                 raise Violation(f"seed {self.seed}: node {node_id} differs from what is committed")
             following = self.nodes[node_id].node
             if isinstance(following.state if following else None, Follower) and known < len(self.committed) - 50:
-                raise Violation(f"seed {self.seed}: node {node_id} does not catch up: {known} of {len(self.committed)}")
+                raise Stuck(f"seed {self.seed}: node {node_id} does not catch up: {known} of {len(self.committed)}")
         for a, one in logs.items():
             for b, two in logs.items():
                 shared = min(len(one), len(two))
