@@ -102,8 +102,10 @@ def _answer(
 ) -> m.MetadataResponse:
     version = request.version
     nodes = broker.nodes(request.connection)
+    controller = broker.node.controller_hint()
     if broker.departures.cut_off:
         nodes = [node for node in nodes if node.node_id != broker.node_id]
+        controller = nodes[0].node_id if nodes else NO_LEADER
     view = ClientView(broker.image, {node.node_id for node in nodes}, version)
     listener = request.connection.listener.endpoint.name
     gone = [(b, e) for b in broker.departures.lingering() for e in b.endpoints if e.name == listener]
@@ -113,7 +115,7 @@ def _answer(
             *(M.MetadataResponseBroker(b.id, e.host, e.port, b.rack) for b, e in gone),
         ],
         cluster_id=broker.node.cluster_id,
-        controller_id=broker.node.controller_hint(),
+        controller_id=controller,
         topics=[view.topic(found) if isinstance(found, Topic) else found for found in topics],
     )
     if message.include_topic_authorized_operations:

@@ -119,6 +119,10 @@ class ProduceHandler:
         ]
         return self.encode(request, results)
 
+    @property
+    def is_cut_off(self) -> bool:
+        return self._broker.departures.cut_off
+
     def encode(self, request: Request, results: Results) -> bytes:
         """An answer that may carry leader hints, and so the addresses of the leaders."""
         hinted = {
@@ -213,7 +217,9 @@ class ProduceWaiter:
                 detail = ProduceDetail(leader=LeaderHint(partition.leader_id, partition.leader_epoch))
                 answers[position] = (index, error, -1, -1, -1, detail)
             elif leader.high_watermark < end_offset:
-                answers[position] = (index, Err.REQUEST_TIMED_OUT, -1, -1, -1, None)
+                # A timeout is tried again here, for ever. Cut off from all others, this node is no leader any more.
+                error = Err.NOT_LEADER_OR_FOLLOWER if self._handler.is_cut_off else Err.REQUEST_TIMED_OUT
+                answers[position] = (index, error, -1, -1, -1, None)
             elif leader.too_few:
                 # Committed, and since then too few are in sync to call it safe.
                 answers[position] = (index, Err.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1, -1, -1, None)
