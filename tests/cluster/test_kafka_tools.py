@@ -2,11 +2,23 @@
 
 import json
 import re
+import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
+from headrace.broker.local_cluster import Wish, lay_out
 from headrace.testing.cluster import TestCluster
-from tests.reference.apache import Unavailable, java, libs, run_tool
+from tests.reference.apache import (
+    START_LIMIT_S,
+    Unavailable,
+    answers_metadata,
+    java,
+    libs,
+    run_tool,
+    tool_command,
+)
 
 pytestmark = pytest.mark.reference
 TOOLS = "org.apache.kafka.tools"
@@ -62,3 +74,25 @@ def test_kafka_leader_election_gives_the_lead_back(cluster: TestCluster) -> None
     cluster.wait_in_sync("led")
     run(cluster, "LeaderElectionCommand", "--election-type", "preferred", "--topic", "led", "--partition", "0")
     assert cluster.leader_of("led") == 3
+
+
+def test_apache_kafka_runs_on_the_folders_that_headrace_laid_out(tmp_path: Path) -> None:
+    """The same properties and the same formatted folders, another program: one controller and one broker."""
+    laid = lay_out(tmp_path, Wish(2, port=0))
+    processes = []
+    try:
+        for node in laid.nodes.values():
+            with node.log.open("ab") as log:
+                command = tool_command("kafka.Kafka", str(node.properties), log_level="warn")
+                processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=tmp_path))
+        deadline = time.monotonic() + START_LIMIT_S
+        while not all(answers_metadata(node.port) for node in laid.nodes.values()):
+            assert time.monotonic() < deadline, [node.log.read_text()[-1500:] for node in laid.nodes.values()]
+            time.sleep(0.2)
+        text = run_tool(f"{TOOLS}.MetadataQuorumCommand", "--bootstrap-server", laid.bootstrap, "describe", "--status")
+        assert re.search(rf"ClusterId:\s+{laid.cluster_id}", text), text
+        assert f'"endpoints": ["CONTROLLER://127.0.0.1:{laid.nodes[1].controller_port}"]' in text, text
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
