@@ -26,11 +26,11 @@ class GroupState:
     name: str
     role: str
     got: int = 0
-    gots: Series = field(default_factory=list)
     rate: float = 0.0
     lag: int | None = None
     lags: Series = field(default_factory=list)
     members: list[tuple[str, list[int], int]] = field(default_factory=list)
+    gots: Series = field(default_factory=list)
 
 
 @dataclass(slots=True)
