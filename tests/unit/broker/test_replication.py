@@ -10,6 +10,7 @@ from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.replication.selector import RACK_AWARE_SELECTOR
 from headrace.storage.segment import file_name
+from headrace.testing.simulator.network import Conditions
 from tests.unit.broker.replicated import DATA, TOPIC_ID, Brokers, T, contents, run
 from tests.unit.broker.sim import HeldSyncs, Sim, fetch
 
@@ -308,6 +309,44 @@ def test_kip_279_fast_failovers_leave_no_two_histories() -> None:
         network.heal()
         await brokers.in_step([1, 2])
         assert brokers.partition(1).log.epochs.entries == brokers.partition(2).log.epochs.entries
+
+    run(scenario, 2)
+
+
+def test_being_told_twice_where_histories_part_cuts_no_more_than_once() -> None:
+    """A second Fetch is under way when the first is answered: its answer is about a log that has been cut since."""
+
+    async def scenario(brokers: Brokers) -> None:
+        dictator, network = brokers.dictator, brokers.world.network
+        dictator.create([1, 2], 2, min_insync_replicas="1")
+        assert await brokers.produce(1, 4) == "NONE"
+        await brokers.in_step([1, 2])
+        network.block("b1", "b2")
+        network.block("b2", "b1")
+        await asyncio.sleep(1)
+        for leader, count in ((1, 3), (2, 2), (1, 1), (2, 4), (1, 7)):
+            dictator.change(leader=leader, isr=[leader])
+            for _ in range(count):
+                assert await brokers.produce(leader, 1, acks=1) == "NONE"
+        dictator.change(leader=-1)
+        network.heal()
+        network.set_conditions(Conditions(delay_s=(0.005, 0.005), spike_chance=0.0))
+        assert await brokers.produce(1, 1, index=1) == "NONE"  # the session of the other partition
+        await asyncio.sleep(1)
+        logs: Any = brokers.broker(2).logs
+        cuts: list[int] = []
+        truncate_to = logs.truncate_to
+
+        def noting(offsets: dict[Any, int]) -> Any:
+            cuts.extend(offsets.values())
+            return truncate_to(offsets)
+
+        logs.truncate_to = noting
+        dictator.change(leader=1, isr=[1])
+        await asyncio.sleep(0.004)
+        dictator.change(1, leader=1)  # has to be named before the Fetch with the first is answered
+        await brokers.in_step([1, 2])
+        assert cuts[:2] == [6, 6] and min(cuts) == 4, "never what both have"
 
     run(scenario, 2)
 
