@@ -8,6 +8,7 @@ import time
 import pytest
 
 from headrace.client.groups import Groups
+from headrace.spark.lookup import Lookup
 from headrace.spark.source import source_schema
 from headrace.spark.stream import HeadraceStreamReader
 from headrace.testing.broker import TestBroker
@@ -141,6 +142,29 @@ def test_a_topic_that_is_gone_fails_or_is_let_go(engine, broker, topic) -> None:
     with pytest.raises(Exception, match="no longer exists"):
         engine.run(subscribe=both)
     assert flat(engine.run(subscribe=both, failOnDataLoss="false")) == [3, 4]
+    # The checkpoint no longer knows the topic, and triggers of a running query come one after the other.
+    stream = reader(broker, both, failOnDataLoss="false")
+    at = stream.latestOffset(engine.done, stream.getDefaultReadLimit())
+    assert at == engine.done == {topic + "-stays": {"0": 5}}
+    stream.stop()
+    with pytest.raises(Exception, match=f"there is no topic '{topic}'"):
+        reader(broker, both).latestOffset(engine.done, stream.getDefaultReadLimit())
+
+
+def test_a_query_whose_only_topic_is_gone_waits_for_it_when_losses_do_not_matter(broker, topic) -> None:
+    stream = reader(broker, topic, startingOffsets="earliest", failOnDataLoss="false")
+    at = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+    admin(broker.bootstrap, lambda client: client.delete_topic(topic))
+    for _ in range(2):
+        at = stream.latestOffset(at, stream.getDefaultReadLimit())
+        assert at == {}
+    _make_again(broker, topic)
+    put_numbers(broker.bootstrap, topic, 0, range(7))
+    end = stream.latestOffset(at, stream.getDefaultReadLimit())
+    assert end == {topic: {"0": 7, "1": 0}}
+    rows = [row for part in stream.partitions(at, end) for batch in stream.read(part) for row in batch["value"].to_pylist()]
+    stream.stop()
+    assert rows == [b"%d" % number for number in range(7)]
 
 
 def test_offsets_that_expired_fail_or_are_passed_over(engine, broker, topic) -> None:
@@ -208,6 +232,19 @@ def test_a_start_left_behind_is_forgotten_by_the_next_process_of_the_query(broke
     assert reader(broker, topic).initialOffset() != start
 
 
+def test_queries_that_start_elsewhere_have_starts_of_their_own(broker, topic) -> None:
+    """Two queries over one topic share the group of progress; one that waits at the end must not take the other along."""
+    latest = reader(broker, topic).initialOffset()
+    assert latest == {topic: {"0": 100, "1": 50}}
+    assert reader(broker, topic, startingOffsets="earliest").initialOffset() == {topic: {"0": 0, "1": 0}}
+    given = {"startingOffsets": json.dumps({topic: {"0": 7, "1": 8}})}
+    assert reader(broker, topic, **given).initialOffset() == {topic: {"0": 7, "1": 8}}
+    # Nor does one that is done with its first batch take the start of another away.
+    reader(broker, topic, startingOffsets="earliest").commit(latest)
+    put_numbers(broker.bootstrap, topic, 0, range(100, 105))
+    assert reader(broker, topic, startingOffsets="latest").initialOffset() == latest
+
+
 @pytest.mark.parametrize(
     "options, start",
     [
@@ -263,6 +300,21 @@ def test_available_now_ends_where_everything_ended_when_it_began(broker, topic) 
         at, batches = end, batches + 1
     assert at == {topic: {"0": 100, "1": 50}} and batches == 2
     assert stream.reportLatestOffset() == at
+
+
+def test_available_now_asks_again_where_a_partition_seems_to_end_before_what_was_read(broker, topic, monkeypatch) -> None:
+    """A broker just elected may not know its high watermark yet: nothing was lost, and nothing is read twice."""
+    stream = reader(broker, topic)
+    latest = Lookup._at
+    with monkeypatch.context() as patch:
+        patch.setattr(Lookup, "_at", lambda self, wanted: {one: offset - 30 for one, offset in latest(self, wanted).items()})
+        stream.prepareForTriggerAvailableNow()
+    done = {topic: {"0": 90, "1": 50}}
+    end = stream.latestOffset(done, stream.getDefaultReadLimit())
+    assert end == {topic: {"0": 100, "1": 50}}
+    assert [(part.start_offset, part.end_offset) for part in stream.partitions(done, end)] == [(90, 100)]
+    assert stream.latestOffset(end, stream.getDefaultReadLimit()) == end
+    stream.stop()
 
 
 def test_progress_can_be_left_alone(broker, topic) -> None:

@@ -33,8 +33,10 @@ def group_of(plan: Plan) -> str:
 
 
 def start_group_of(plan: Plan) -> str:
-    """The group that keeps a start. Several sources may share a group of progress, but not this one."""
-    digest = hashlib.sha256(_subject(plan).encode()).hexdigest()[:8]
+    """The group that keeps a start. Several sources may share a group of progress, but not this one: another topic, or
+    another start in the same one, is another query."""
+    kind, by_partition, *rest = plan.start
+    digest = hashlib.sha256(repr((_subject(plan), kind, sorted(by_partition.items()), *rest)).encode()).hexdigest()[:8]
     return f"{group_of(plan)}.start-{digest}"
 
 

@@ -84,7 +84,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Spark asks for the next batch when all before it are done, also when there is none, as at the end of
             # Trigger.AvailableNow, where it never calls commit().
             self.progress.done(begin)
-        end = self._latest = self._target if self._target is not None else self._ends(begin)
+        end = self._latest = self._available_now(begin) if self._target is not None else self._ends(begin)
         if isinstance(limit, ReadAllAvailable) or end == begin:
             return to_json(end)
         begin = {**self._starts_of_added(begin, end), **begin}
@@ -101,10 +101,21 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Before it is known what was read before; a topic that never was stops the query when it asks for its start.
         self._target = self.lookup.latest(self.lookup.partitions(missing_ok=None))
 
+    def _available_now(self, begin: Offsets) -> Offsets:
+        """The target, asked for again where it lies before what was read: `Lookup.latest` knows why that may pass."""
+        target = self._target
+        assert target is not None
+        if any(offset < begin.get(one, 0) for one, offset in target.items()):
+            target = self._target = self.lookup.latest(target, begin)
+        return target
+
     def _ends(self, begin: Offsets) -> Offsets:
-        """Where everything ends. A topic that was read before and is gone is a loss; `partitions` says so."""
-        found = self.lookup.partitions(missing_ok={topic for topic, _ in begin})
-        return self.lookup.latest(found, begin)
+        """Where everything ends. A topic that was read before and is gone is a loss; `partitions` says so.
+
+        Once a loss was let go, nothing remembers the topic, which may stay away or come back.
+        """
+        missing_ok = {topic for topic, _ in begin} if self._plan.fail_on_data_loss else None
+        return self.lookup.latest(self.lookup.partitions(missing_ok=missing_ok), begin)
 
     def _starts_of_added(self, begin: Offsets, end: Offsets) -> Offsets:
         added = [one for one in end if one not in begin]
