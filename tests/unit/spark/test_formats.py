@@ -91,6 +91,13 @@ def test_json_that_is_wrong_is_named_with_its_place_and_the_rest_goes_on():
     assert "$.a.b[1]" in errors[3] and "$.id" in errors[4]
 
 
+def test_json_nested_without_end_is_a_bad_row_and_not_the_end_of_the_job():
+    decoder = decoder_for(options("json", valueSchema="id INT"))
+    deep = b'{"id": 1, "unknown": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    rows, errors = decode(decoder, deep, b'{"id": 2}')
+    assert rows == [None, {"id": 2}] and list(errors) == [0] and "recursion" in errors[0]
+
+
 def test_json_schemas_of_registries_and_their_references():
     schema = {
         "type": "object",
@@ -184,6 +191,30 @@ def test_avro_values_of_older_and_newer_schemas_are_read_as_the_query_wants():
         assert rows[:3] == [{"id": 1, "added": "?"}, {"id": 2, "added": "y"}, None] and sorted(errors) == [2, 5, 8]
         assert "not written through a schema registry" in errors[2]
         assert sum(path.startswith("/schemas/ids") for _, path in registry.requests) == 2
+
+
+@pytest.mark.parametrize("kind", ["timestamp-millis", "timestamp-micros", "local-timestamp-micros", "date"])
+def test_avro_times_beyond_the_calendar_are_bad_rows(kind):
+    base = "int" if kind == "date" else "long"
+    field = {"name": "at", "type": {"type": base, "logicalType": kind}}
+    decoder = decoder_for(options("avro", valueSchema=json.dumps({"type": "record", "name": "R", "fields": [field]})))
+    plain = {"type": "record", "name": "R", "fields": [{"name": "at", "type": base}]}
+    far = (1 << 31) - 1 if base == "int" else (1 << 62)
+    rows, errors = decode(decoder, *[avro_bytes(plain, {"at": number}) for number in (0, far, -far)])
+    assert rows[0] is not None and rows[1:] == [None, None] and sorted(errors) == [1, 2]
+
+
+def test_avro_of_a_schema_that_nobody_registered_is_bad_but_a_registry_that_is_away_stops_the_job(monkeypatch):
+    schema = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]}
+    with RegistryServer() as registry:
+        known = registry.add("t-value", json.dumps(schema))
+        decoder = decoder_for(options("avro", valueSchemaRegistry=registry.url, subscribe=("t",)))
+        value, unknown = (avro_bytes(schema, {"id": 1}, b"\0" + number.to_bytes(4, "big")) for number in (known, 4711))
+        rows, errors = decode(decoder, value, unknown)
+        assert rows == [{"id": 1}, None] and list(errors) == [1] and "Schema not found" in errors[1]
+    monkeypatch.setattr("headrace.spark.formats.registry.PAUSE_S", 0.0)
+    with pytest.raises(RegistryError, match="cannot be asked"):
+        decode(decoder, unknown)
 
 
 def test_avro_schemas_that_refer_to_others():

@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.spark.formats.columns import Shape, build_apart, plain_rows, shape_of
-from headrace.spark.formats.registry import NoSubject, Registry, Schema
+from headrace.spark.formats.registry import NoSchema, NoSubject, Registry, Schema
 from headrace.spark.formats.schemas import PREFIX, FormatError, SchemaSource, split_prefix
 
 PRIMITIVES: dict[str, DataType] = {
@@ -58,6 +58,11 @@ LOGICAL: dict[str, DataType] = {
     "local-timestamp-micros": TimestampNTZType(),
 }
 WIDENED = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
+BAD_VALUE = (
+    ValueError, EOFError, LookupError, TypeError, ArithmeticError, fastavro.read.SchemaResolutionError, NoSchema
+)  # fmt: skip
+"""What bytes of another schema, or of none, make of reading them. A registry that is away says nothing about a value."""
+
 _Document = Any
 """A schema as JSON has it: a name, a list, or a dict."""
 
@@ -88,7 +93,7 @@ class AvroDecoder:
             if value is not None:
                 try:
                     row = self._decode(value, reader, writers)
-                except (ValueError, EOFError, KeyError, IndexError, TypeError, fastavro.read.SchemaResolutionError) as error:
+                except BAD_VALUE as error:
                     errors[index] = _reason(error)
             rows.append(row)
         return build_apart(rows, kind, shape, errors), errors

@@ -81,7 +81,7 @@ class JsonDecoder:
             if value is not None:
                 try:
                     row = decode(value[split_prefix(value)[1] :] if self._prefixed else value)
-                except (msgspec.MsgspecError, ValueError) as error:
+                except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                     errors[index] = str(error)
             rows.append(row)
         return build_apart(rows, kind, shape, errors), errors

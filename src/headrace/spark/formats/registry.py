@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 TIMEOUT_S = 10.0
 TRIES = 3
 PAUSE_S = 0.2
-SUBJECT_NOT_FOUND = 40401
+SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND = 40401, 40403
 TYPES = {"json": "JSON", "avro": "AVRO", "protobuf": "PROTOBUF"}
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -26,6 +26,10 @@ class RegistryError(RuntimeError):
 
 class NoSubject(RegistryError):
     """The registry has nothing under this subject."""
+
+
+class NoSchema(RegistryError):
+    """The registry knows no schema of this id."""
 
 
 class Schema(NamedTuple):
@@ -62,6 +66,7 @@ class Registry:
         return f"Registry({self.url!r})"
 
     def by_id(self, schema_id: int) -> Schema:
+        """Raises NoSchema."""
         return _by_id(self, schema_id)
 
     def latest(self, subject: str) -> Schema:
@@ -129,7 +134,8 @@ class Registry:
             raise NoSubject(
                 f"the schema registry at {self.url} has no subject '{subject}': register its schema, or set valueSchemaSubject"
             )
-        raise RegistryError(f"the schema registry at {self.url} refuses {path}: {message} ({code})")
+        kind = NoSchema if code == SCHEMA_NOT_FOUND else RegistryError
+        raise kind(f"the schema registry at {self.url} refuses {path}: {message} ({code})")
 
 
 @cache
