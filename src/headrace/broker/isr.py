@@ -48,6 +48,8 @@ class Item(NamedTuple):
     leader: LeaderState
     leader_epoch: int
     proposal: Proposal
+    broker_epochs: dict[int, int]
+    """Of the followers in it, when it was made: of those that have started anew since, their last life is spoken of."""
 
     @property
     def is_current(self) -> bool:
@@ -152,8 +154,8 @@ class IsrChanges:
         self._propose(partition, leader, tuple(replica for replica in leader.isr if replica not in behind))
 
     def _propose(self, partition: Partition, leader: LeaderState, isr: tuple[int, ...]) -> None:
-        item = Item(partition, leader, leader.leader_epoch, leader.propose(isr))
-        self._queue[partition] = item
+        epochs = {replica: leader.broker_epoch_of(replica) for replica in isr if replica != leader.node_id}
+        self._queue[partition] = Item(partition, leader, leader.leader_epoch, leader.propose(isr), epochs)
         self._send_soon()
 
     # ---- sending
@@ -220,7 +222,7 @@ class IsrChanges:
                     partition_index=partition.index,
                     leader_epoch=item.leader_epoch,
                     new_isr_with_epochs=[
-                        R.BrokerState(broker_id=replica, broker_epoch=item.leader.broker_epoch_of(replica, own_epoch))
+                        R.BrokerState(broker_id=replica, broker_epoch=item.broker_epochs.get(replica, own_epoch))
                         for replica in isr
                     ],
                     leader_recovery_state=RECOVERED,

@@ -258,10 +258,8 @@ class LeaderState:
         self.pending = None
         return self._changed()
 
-    def broker_epoch_of(self, replica: int, own_epoch: int) -> int:
-        """As the ISR names it to the controller, which refuses an incarnation that is no longer; -1: not known."""
-        if replica == self.node_id:
-            return own_epoch
+    def broker_epoch_of(self, replica: int) -> int:
+        """As the ISR names a follower to the controller, which refuses an incarnation that is no longer; -1: not known."""
         follower = self.followers.get(replica)
         return follower.broker_epoch if follower is not None else NO_EPOCH
 

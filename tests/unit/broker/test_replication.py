@@ -10,6 +10,7 @@ from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.replication.selector import RACK_AWARE_SELECTOR
 from headrace.storage.segment import file_name
+from headrace.testing.simulator.disk import CrashMode
 from headrace.testing.simulator.network import Conditions
 from tests.unit.broker.replicated import DATA, TOPIC_ID, Brokers, T, contents, run
 from tests.unit.broker.sim import HeldSyncs, Sim, fetch
@@ -662,6 +663,32 @@ def test_a_refusal_that_only_metadata_can_explain_is_not_repeated(error: Err) ->
         await brokers.until(lambda: dictator.assigned().isr == (1, 2))
 
     run(scenario, 2)
+
+
+def test_what_one_incarnation_had_does_not_get_the_next_one_in() -> None:
+    """A proposal that has to be sent again names whoever it was made for, not whoever has come in its place."""
+
+    async def scenario(brokers: Brokers) -> None:
+        dictator, network = brokers.dictator, brokers.world.network
+        dictator.refuse = Err.UNKNOWN_SERVER_ERROR
+        dictator.create([1, 2], isr=[1], min_insync_replicas="1")
+        assert await brokers.produce(1, 10) == "NONE"
+        leader: Any = brokers.partition(1).leader
+        await brokers.until(lambda: leader.pending is not None and leader.high_watermark == 10)
+        dictator.brokers.pop(2)
+        brokers.node(2).crash(CrashMode.LOSE)
+        network.set_conditions(Conditions(delay_s=(0.05, 0.05), spike_chance=0.0), "b1", "b2")
+        await brokers.start(2)
+        await brokers.until(lambda: leader.followers[2].end_offset == 0, "it has lost everything")
+        network.block("b1", "b2")
+        dictator.refuse = None
+        await asyncio.sleep(5)
+        assert dictator.alterations == []
+        network.heal()
+        await brokers.until(lambda: dictator.assigned().isr == (1, 2), "it gets in once it has everything")
+        assert leader.followers[2].end_offset == 10
+
+    run(scenario, 2, durability="replicated")
 
 
 def test_a_fenced_follower_does_not_get_in() -> None:
