@@ -89,6 +89,11 @@ class ActiveController:
             raise KafkaError(Err.NOT_CONTROLLER, "this node is not the active controller")
         return await DECISIONS[key](self, message, caller)
 
+    async def settled(self) -> None:
+        """Once this node's own replicas follow what was decided: a client may ask for a new topic the moment it hears of it."""
+        if self._config.is_broker:
+            await self._server.replicas.settled()
+
     async def decide(self, decision: Callable[[Image], Outcome[Any]]) -> Any:
         """Make a decision durable, then answer."""
 

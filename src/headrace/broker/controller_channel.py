@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.controller import Caller
+from headrace.broker.forwarding import answer_envelope
 from headrace.broker.handlers.refusals import is_from_inactive
 from headrace.client.errors import ClientError, UnsupportedApi
 from headrace.errors import Err, KafkaError
@@ -71,6 +72,8 @@ class ControllerChannel:
         """The answer of whoever leads now, or None if that is nobody, or no longer who it was."""
         broker = self._broker
         if broker.controller is not None and broker.node.quorum.is_active:
+            if key is ApiKey.ENVELOPE:  # packed for another node, and meanwhile this one leads
+                return await answer_envelope(broker.controller, body)
             highest = API[key].latest_stable
             version = highest if version_max is None else min(highest, version_max)
             return await broker.controller.handle(key, body, Caller(version))

@@ -9,8 +9,8 @@ from collections.abc import Awaitable
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.connection import Request
-from headrace.broker.controller import Caller
+from headrace.broker.connection import Connection, Request
+from headrace.broker.controller import ActiveController, Caller
 from headrace.broker.handlers.controller_registry import FORWARDED
 from headrace.broker.handlers.refusals import is_from_inactive, refusal
 from headrace.broker.router import encode_answer
@@ -90,16 +90,23 @@ def _address(host: str) -> bytes:
 # ---- the other side
 
 
-async def envelope(broker: "Broker", request: Request, message: m.EnvelopeRequest) -> m.EnvelopeResponse:
-    """Envelope v0, on a controller's listener: open, decide, and close again."""
+def envelope(broker: "Broker", request: Request, message: m.EnvelopeRequest) -> Awaitable[m.EnvelopeResponse]:
+    """Envelope v0, on a controller's listener."""
     assert broker.controller is not None
+    return answer_envelope(broker.controller, message, request.connection)
+
+
+async def answer_envelope(
+    controller: ActiveController, message: m.EnvelopeRequest, connection: Connection | None = None
+) -> m.EnvelopeResponse:
+    """Open, decide, and close again."""
     data = memoryview(bytes(message.request_data))
     try:
         api, version, correlation_id, body = _opened(data)
     except (ProtocolError, KafkaError) as error:
         code = error.error if isinstance(error, KafkaError) else Err.INVALID_REQUEST
         return m.EnvelopeResponse(error_code=code)
-    answer = await broker.controller.handle(api.key, body, Caller(version, request.connection))
+    answer = await controller.handle(api.key, body, Caller(version, connection))
     if is_from_inactive(answer):
         # The broker, not its client, has to look for another controller.
         return m.EnvelopeResponse(error_code=Err.NOT_CONTROLLER)

@@ -1,7 +1,9 @@
 """Which partitions this node holds, which of them it leads and which it copies, kept in step with the metadata image."""
 
+import asyncio
 import logging
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from headrace.broker.fetchers import Fetchers
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.replicas")
 
+PORTION_SECONDS = 0.02
+PORTION_CHANGES = 200
+"""How much metadata is applied before others have their turn."""
+
 
 class Replicas:
     """Partitions by topic name and by topic id: both maps hold the same inner dictionaries."""
@@ -32,6 +38,9 @@ class Replicas:
         self.by_id: dict[bytes, dict[int, Partition]] = {}
         self._unassigned: dict[tuple[bytes, int], bytes] = {}
         """Directories of replicas that the metadata does not know of yet."""
+        self._work: deque[Iterator[None]] = deque()
+        """Deltas that are being applied, the first of them in part."""
+        self._settled: list[asyncio.Future[None]] = []
         self.leader_throttle = Throttle()
         self.follower_throttle = Throttle()
         self.fetchers = Fetchers(broker)
@@ -90,7 +99,7 @@ class Replicas:
             return KafkaError(Err.UNKNOWN_TOPIC_OR_PARTITION if isinstance(topic, str) else Err.UNKNOWN_TOPIC_ID)
         if index not in known.partitions:
             return KafkaError(Err.UNKNOWN_TOPIC_OR_PARTITION)
-        if self._environment.node_id in known.partitions[index].replicas:
+        if self._environment.node_id in known.partitions[index].replicas and not self._work:
             return KafkaError(Err.KAFKA_STORAGE_ERROR, "the log directory of this partition is offline")
         return KafkaError(Err.NOT_LEADER_OR_FOLLOWER)
 
@@ -119,12 +128,52 @@ class Replicas:
             if known is not None and known.leader == node_id and partition.leader is None:
                 self._lead(partition, known)
 
-    def apply(self, delta: Delta, image: Image) -> None:
-        """Create, change and remove replicas as the delta says."""
+    def apply(self, delta: Delta, image: Image, then: Callable[[Delta, Image], None]) -> None:
+        """Create, change and remove replicas as the delta says, then call `then`.
+
+        At once, unless that would keep the loop: thousands of new folders take seconds, and a node that is silent for so
+        long is taken for dead. What is left over is done in portions, and later deltas wait for their turn.
+        """
+        self._work.append(self._steps(delta, image, then))
+        if len(self._work) == 1:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        until = self._broker.runtime.perf_counter() + PORTION_SECONDS
+        left = PORTION_CHANGES
+        try:
+            while self._work:
+                for _ in self._work[0]:
+                    left -= 1
+                    if not left or self._broker.runtime.perf_counter() > until:
+                        self._broker.runtime.loop.call_soon(self._go_on)
+                        return
+                if self._work:  # closed meanwhile
+                    self._work.popleft()
+        except Exception as error:
+            # The image has moved on without these replicas: nothing that this node says can be relied on.
+            logger.critical("metadata could not be applied; stopping", exc_info=error)
+            self._broker.fail(error)
+            self._work.clear()
+        settled, self._settled = self._settled, []
+        for waiter in settled:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def settled(self) -> None:
+        """Return when all that the metadata says by now has been done."""
+        if self._work:
+            waiter: asyncio.Future[None] = self._broker.runtime.loop.create_future()
+            self._settled.append(waiter)
+            await waiter
+
+    def _steps(self, delta: Delta, image: Image, then: Callable[[Delta, Image], None]) -> Iterator[None]:
         for topic in delta.topics_deleted.values():
             self._delete_topic(topic.id, topic.name)
+            yield
         node_id = self._environment.node_id
         for change in delta.partition_changes():
+            yield
             if node_id in change.new.replicas:
                 self._change(change, image)
             elif change.old is not None and node_id in change.old.replicas:
@@ -140,9 +189,11 @@ class Replicas:
         if delta.brokers:
             self.fetchers.brokers_changed(list(delta.brokers))
             self.isr.brokers_changed(delta.brokers)
+        then(delta, image)
 
     def close(self) -> None:
         """Copy nothing more, and tell nobody who is in sync: the broker stops."""
+        self._work.clear()
         self.isr.stop()
         self.fetchers.close()
 

@@ -320,8 +320,7 @@ class Broker:
         if any(kind == BROKER_CONFIG for kind, _ in delta.configs):
             self._reconfigure(image)
         if self.config.is_broker:
-            self.replicas.apply(delta, image)
-            self.groups.metadata_changed(delta, image)
+            self.replicas.apply(delta, image, self.groups.metadata_changed)
 
     def _reconfigure(self, image: Image) -> None:
         self.config = self.config.with_dynamic(

@@ -19,6 +19,7 @@ async def create_topics(
     response: m.CreateTopicsResponse = await controller.decide(
         lambda image: controller.core.create_topics(image, message)
     )
+    await controller.settled()
     if caller.version < 5:
         for topic in response.topics:
             topic.topic_config_error_code = 0
@@ -42,6 +43,7 @@ async def create_partitions(
     response: m.CreatePartitionsResponse = await controller.decide(
         lambda image: controller.core.create_partitions(image, message)
     )
+    await controller.settled()
     return response
 
 
