@@ -70,6 +70,15 @@ class HeadraceProcess:
     def kill9(self) -> None:
         self._end(signal.SIGKILL)
 
+    def freeze(self) -> None:
+        """SIGSTOP, and wait until its loop stands: from here on it answers nobody."""
+        process = self.process
+        assert process is not None, "not started"
+        process.send_signal(signal.SIGSTOP)
+        status = Path(f"/proc/{process.pid}/task/{process.pid}/stat")
+        while status.read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.0005)
+
     def restart(self) -> Self:
         self.stop()
         return self.start()

@@ -46,10 +46,12 @@ async def load(workload: Workload, producers: int) -> None:
             group.create_task(workload.consume(f"c{partition}", partition))
 
 
-async def until_the_cut(workload: Workload, disk: Ext4) -> None:
+async def until_the_cut(workload: Workload, disk: Ext4, broker: HeadraceProcess) -> None:
     loading = asyncio.create_task(load(workload, 4))
     await asyncio.sleep(LOAD_S)
-    # Nothing may be acknowledged after this line that was not on the disk before it.
+    # A machine without power runs no programs either. Left to run, the broker would be told by ext4 that an fdatasync
+    # which raced the shutdown had succeeded, and acknowledge what no real power cut would let it.
+    broker.freeze()
     disk.cut_power()
     await asyncio.sleep(0.1)
     loading.cancel()
@@ -66,7 +68,7 @@ def cycle(disk: Ext4, data: Path, workload: Workload, settings: dict[str, str]) 
     broker.start()
     workload.bootstrap = broker.bootstrap
     try:
-        asyncio.run(until_the_cut(workload, disk))
+        asyncio.run(until_the_cut(workload, disk, broker))
     finally:
         broker.kill9()
         disk.unplug()
