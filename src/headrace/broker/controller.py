@@ -262,8 +262,12 @@ class ActiveController:
             self._tell_losses(image, records)
             await self._append(records)
         except KafkaError as error:
-            # Whoever is the active controller next finds the same.
+            # Whoever is the active controller next finds the same. If that is still this node, its disk was full.
             logger.warning("broker %d could not be fenced: %s", broker_id, error)
+            if self._active and self._sessions.get(broker_id) is None:
+                self._sessions.touch(broker_id, epoch, self._clock.monotonic_ms())
+                if self._expiry is None:
+                    self._watch_expiry()
 
     def _connection_lost(self, broker_id: int, connection: Connection) -> None:
         """The socket of a broker's heartbeats is closed: a dead process, or a passing trouble of the network."""

@@ -118,6 +118,25 @@ def test_silence_ends_a_session() -> None:
     in_world(main)
 
 
+def test_one_that_could_not_be_fenced_is_fenced_later() -> None:
+    """FAULTS 6: the controller's disk is full when a broker falls silent, and has room again some time later."""
+
+    async def main(node: Node) -> None:
+        two = Stranger(node, 2)
+        await two.listen()
+        await two.join()
+        await node.create("t", [2, 1])
+        disk = node.node.disk
+        disk.capacity_bytes = disk.used_bytes()
+        await asyncio.sleep(10)
+        assert not two.fenced
+        disk.capacity_bytes = None
+        await asyncio.sleep(4)
+        assert two.fenced and node.leader("t") == 1
+
+    in_world(main)
+
+
 def test_a_dead_process_is_fenced_at_once() -> None:
     """FAULTS 1: the socket closes and nobody listens."""
 
