@@ -32,6 +32,23 @@ def test_batches_count_once_however_often_they_are_reported() -> None:
     assert progress.expectations == {"a.x": {"rows": 30, "failed": 2}}
 
 
+def test_a_batch_counts_though_the_query_was_idle_before_it() -> None:
+    """Spark reports idle triggers under the number of the batch that comes next."""
+    progress = QueryProgress("s", "t")
+    counts = {"expect_a": {"rows": 10, "x": 1}}
+    idle = {"latestOffset": 3, "triggerExecution": 5}
+    ran = {"addBatch": 400, "latestOffset": 3, "triggerExecution": 500}
+    assert not progress.take(report(0, 0, durationMs=idle))
+    assert progress.take(report(0, 10, durationMs=ran, observedMetrics=counts))
+    assert not progress.take(report(1, 0, durationMs=idle))
+    assert (progress.batch, progress.batches) == (0, 1)
+    assert progress.take(report(1, 10, durationMs=ran, observedMetrics=counts))
+    # One without rows, for the sake of a watermark, is a batch all the same.
+    assert progress.take(report(2, 0, durationMs=ran))
+    assert (progress.rows_in, progress.batches, progress.batch) == (20, 3, 2)
+    assert progress.expectations == {"a.x": {"rows": 20, "failed": 2}}
+
+
 def test_counts_in_the_form_that_connect_sends() -> None:
     progress = QueryProgress("s", "t")
     fields = [{"name": "rows"}, {"name": "x"}]

@@ -41,12 +41,15 @@ class QueryProgress:
     def take(self, report: Mapping[str, Any]) -> bool:
         """Add one report of Spark's; whether it was of a batch not seen before."""
         batch, rows = int(report["batchId"]), int(report["numInputRows"] or 0)
-        if batch < self.batch or (batch == self.batch and rows == 0):
+        steps_ms = report.get("durationMs") or {}
+        # A trigger that found nothing to do is reported under the number of the batch that comes next.
+        is_idle = "triggerExecution" in steps_ms and "addBatch" not in steps_ms
+        if is_idle or batch < self.batch or (batch == self.batch and rows == 0):
             return False
         is_new = batch > self.batch
         self.batch = batch
         self.query_id = str(report["id"])
-        duration_ms = int(report.get("batchDuration") or (report.get("durationMs") or {}).get("triggerExecution", 0))
+        duration_ms = int(report.get("batchDuration") or steps_ms.get("triggerExecution", 0))
         watermark = (report.get("eventTime") or {}).get("watermark", "")
         self.watermark = "" if watermark.startswith("1970") else watermark
         self.state_rows = sum(int(one.get("numRowsTotal", 0)) for one in report.get("stateOperators") or ())

@@ -44,6 +44,8 @@ class Running:
     retry_at_s: float | None = None
     is_done: bool = False
     stop_after: int | None = None
+    reported_at: str = ""
+    """The time of the last report that was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +172,12 @@ class PipelineRun:
         return self._failed(running, str(failure))
 
     def _take_reports(self, running: Running, query: "StreamingQuery") -> None:
-        for report in self._new_reports(running, query):
+        reports = self._new_reports(running, query)
+        for report in reports:
             if running.progress.take(report):
                 running.progress.error = ""
                 self._committer.reported(running.sink, running.progress.sources)
-        if running.progress.state in ("starting", "retrying") and running.progress.batches:
+        if running.progress.state in ("starting", "retrying") and (reports or running.progress.batches):
             running.progress.state = "running"
         calm_s = self.pipeline.retries.reset_after_ms / 1000
         if running.failures and time.monotonic() - running.started_s > calm_s:
@@ -183,8 +186,9 @@ class PipelineRun:
     def _new_reports(self, running: Running, query: "StreamingQuery") -> list[Any]:
         """The last one, or all that Spark still has where some were missed: asking for all each time costs much."""
         last = query.lastProgress
-        if last is None:
+        if last is None or last["timestamp"] == running.reported_at:
             return []
+        running.reported_at = last["timestamp"]
         is_next = last["batchId"] <= running.progress.batch + 1 and running.progress.batch >= 0
         return [last] if is_next else list(query.recentProgress)
 
