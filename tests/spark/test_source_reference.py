@@ -18,6 +18,7 @@ from tests.spark.source_data import T0, committed, make, put, put_numbers
 pytestmark = pytest.mark.reference
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_sparks_own_connector_reads_and_writes_the_same_here(tmp_path) -> None:
     try:

@@ -350,7 +350,7 @@ def test_the_listener_commits_each_batch_when_it_ends(spark, broker, topic, tmp_
         stream = spark.readStream.format("headrace").options(**options).load()
         query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
         query = query.trigger(processingTime="1 hour").start()
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 120
         while committed(broker.bootstrap, f"{topic}-heard") != {(topic, 0): 100, (topic, 1): 50}:
             assert time.monotonic() < deadline and query.isActive
             time.sleep(0.1)
