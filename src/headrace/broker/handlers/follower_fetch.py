@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Answer, Request
+from headrace.broker.handlers.leader_hints import LEADER_MOVED
 from headrace.broker.outbox import Chunk, release
 from headrace.broker.partition import Partition
 from headrace.broker.readahead import PageCache, read_ahead
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.followers")
 
 Topic = str | bytes
-HINTED = frozenset({Err.NOT_LEADER_OR_FOLLOWER, Err.FENCED_LEADER_EPOCH})
+HINTS_SINCE = 16
 WAIT_MS_MAX = 60_000
 
 
@@ -321,7 +322,7 @@ class FollowerFetches:
 
     def _failure(self, row: Row, error: KafkaError) -> FetchResult:
         detail = None
-        if error.error in HINTED:
+        if error.error in LEADER_MOVED:
             partition = self._replicas.known(row.topic, row.index)
             if partition is not None:
                 detail = FetchDetail(leader=LeaderHint(partition.leader_id, partition.leader_epoch))
@@ -367,6 +368,8 @@ class FollowerFetches:
 
     def _encode(self, request: Request, session: FollowerSession, gathered: Gathered) -> list[Chunk] | bytes:
         dirty = session.dirty
+        if request.version < HINTS_SINCE:
+            gathered.results = [(row, (*result[:8], _unhinted(result[8]))) for row, result in gathered.results]
         for row, result in gathered.results:
             _, error, high_watermark, _, log_start, length, _, _, _ = result
             row.told_high_watermark, row.told_log_start = high_watermark, log_start
@@ -456,3 +459,8 @@ def _by_topic(results: Iterable[tuple[Row, FetchResult]]) -> list[tuple[Topic, l
         else:
             topics.append((row.topic, [result]))
     return topics
+
+
+def _unhinted(detail: FetchDetail | None) -> FetchDetail | None:
+    """Before KIP-951 an answer named no leader."""
+    return None if detail is not None and detail.leader is not None else detail
