@@ -237,8 +237,8 @@ class Replicas:
     def _change(self, change: PartitionChange, image: Image) -> None:
         partition = self._replica(change, image)
         new = change.new
-        if partition is None:
-            return
+        if partition is None or new.leader_epoch < partition.leader_epoch:
+            return  # no disk, or `lead_all` was faster: it goes by the latest image, whatever still waits to be applied
         if new.leader != self._environment.node_id:
             self._follow(partition, new)
         elif partition.leader is None or partition.leader_epoch != new.leader_epoch:

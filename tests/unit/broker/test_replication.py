@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker import replicas
 from headrace.client.errors import err_of
 from headrace.errors import Err
 from headrace.protocol import messages as m
@@ -184,6 +185,30 @@ def test_a_new_leader_is_followed_and_the_old_one_gives_way() -> None:
         assert brokers.partition(3).log.epochs.entries == [(0, 0), (1, 10)]
 
     run(scenario)
+
+
+def test_metadata_that_waits_to_be_applied_takes_nobody_back_to_an_older_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has just been unfenced leads by the latest image, though it has not come so far delta by delta."""
+
+    async def scenario(brokers: Brokers) -> None:
+        dictator = brokers.dictator
+        dictator.create([2, 1])
+        assert await brokers.produce(2, 1) == "NONE"
+        await brokers.in_step([1, 2])
+        monkeypatch.setattr(replicas, "PORTION_CHANGES", 1)
+        dictator.change(leader=2)
+        dictator.change(leader=1)
+        partition = brokers.partition(1)
+        assert partition.leader_epoch == 0, "nothing was applied yet"
+        brokers.broker(1).replicas.lead_all(dictator.image)
+        seen = []
+        for _ in range(10):
+            seen.append((partition.leader is not None, partition.leader_epoch))
+            await asyncio.sleep(0)
+        assert set(seen) == {(True, 2)}
+        assert await brokers.produce(1, 1) == "NONE"
+
+    run(scenario, 2)
 
 
 def test_whoever_waits_for_an_ack_hears_that_the_leader_is_another_now() -> None:
