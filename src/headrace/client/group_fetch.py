@@ -68,10 +68,19 @@ class Place:
         self.waiting_end = position
 
     def take(self, limit: int) -> list[Record]:
-        """Up to `limit` records of those fetched; the position is behind them then."""
+        """Up to `limit` records of those fetched; the position is behind them then.
+
+        KafkaError where a damaged batch comes next. The position stays before it, so it is fetched, and told, again.
+        """
         found: list[Record] = []
         while self.waiting is not None and len(found) < limit:
-            step = next(self.waiting, None)
+            try:
+                step = next(self.waiting, None)
+            except KafkaError:
+                self.waiting = None
+                if found:
+                    break
+                raise
             if step is None:
                 # Control batches and what compaction has removed end a fetch without a record.
                 self.position, self.waiting = max(self.position, self.waiting_end), None
@@ -123,6 +132,9 @@ class Fetcher:
             try:
                 taken = self.places[topic, index].take(limit - len(found))
             except KafkaError as error:
+                if found:
+                    # Of other partitions, and taken: they are given first, the damage is still there at the next call.
+                    break
                 raise RequestFailed(f"records of {topic}-{index}", error.error, error.message) from None
             found.extend(ConsumedRecord(topic, index, r.offset, r.timestamp, r.key, r.value, r.headers) for r in taken)
             if len(found) == limit:

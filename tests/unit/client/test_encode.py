@@ -79,6 +79,14 @@ def test_kernels_and_fallback_cut_and_write_alike(rows, batch_bytes_max, rng):
         assert count == 1 or end - start <= batch_bytes_max
 
 
+def test_small_batches_of_one_record_each_find_room_whatever_their_times():
+    count = 3000
+    times = np.where(np.arange(count) % 2, 1_700_000_000_000, 0)
+    columns = RecordColumns.of(pa.array([b"x" * 471] * count, pa.binary()), timestamps=times)
+    batches = encode_rows(columns, batch_bytes_max=1024)
+    assert sum(batch.count for batch in batches) == count and len(batches) > count * 0.99
+
+
 @pytest.mark.parametrize("codec", list(Codec))
 def test_a_broker_takes_every_codec(codec):
     rows = [(b"k%d" % i, b"value" * (i % 50), [("h", b"1"), ("h", None)] if i % 3 else None, 1_700_000_000_000 + i) for i in range(500)]

@@ -2,7 +2,9 @@
 
 import pytest
 
-from headrace.client.group_fetch import Place, visible_records
+from headrace.client.cluster import Cluster
+from headrace.client.errors import RequestFailed
+from headrace.client.group_fetch import Fetcher, Place, visible_records
 from headrace.errors import Err, KafkaError
 from headrace.records.batch import BatchBuilder
 from headrace.records.control import Marker, encode_marker
@@ -58,3 +60,41 @@ def test_a_place_moves_over_what_nobody_sees():
     place.waiting, place.waiting_end = visible_records(batch(0, 2) + marker(2, 7, committed=True), 0, ()), 3
     assert [record.offset for record in place.take(1)] == [0] and place.position == 1
     assert [record.offset for record in place.take(5)] == [1] and place.position == 3 and place.waiting is None
+
+
+def damaged_after(good: int) -> bytes:
+    """A sound batch with so many records, one that is damaged, and a sound one behind it."""
+    middle = bytearray(batch(good, 2))
+    middle[-1] ^= 1
+    return batch(0, good) + bytes(middle) + batch(good + 2, 2)
+
+
+def test_damage_loses_neither_what_was_before_it_nor_what_is_behind_it():
+    place = Place(0)
+    place.waiting, place.waiting_end = visible_records(damaged_after(3), 0, ()), 7
+    assert [record.offset for record in place.take(9)] == [0, 1, 2]
+    assert place.position == 3 and place.waiting is None, "to be fetched again"
+    for _ in range(2):
+        place.waiting = visible_records(damaged_after(3), place.position, ())
+        with pytest.raises(KafkaError):
+            place.take(9)
+        assert place.position == 3 and place.waiting is None
+
+
+def test_damage_in_one_partition_keeps_back_no_record_of_another():
+    fetcher = Fetcher(Cluster("127.0.0.1:1"), lambda: None, reset="none", read_committed=False, fetch_bytes_max=1, max_wait_ms=1)
+    sound, bad = fetcher.places["t", 0], fetcher.places["t", 1] = Place(0), Place(0)
+    seen, failures = [], 0
+    for _ in range(4):
+        # As after a fetch of everything that is asked for again.
+        if sound.waiting is None and sound.position < 8:
+            sound.waiting, sound.waiting_end = visible_records(batch(0, 8), sound.position, ()), 8
+        if bad.waiting is None:
+            bad.waiting, bad.waiting_end = visible_records(damaged_after(2), bad.position, ()), 6
+        try:
+            seen += [(record.partition, record.offset) for record in fetcher.take(100)]
+        except RequestFailed as error:
+            assert error.error is Err.CORRUPT_MESSAGE and "t-1" in str(error)
+            failures += 1
+    assert sorted(seen) == [*((0, offset) for offset in range(8)), (1, 0), (1, 1)]
+    assert failures and bad.position == 2

@@ -238,8 +238,8 @@ def _encode_native(
     """(the bytes, where each batch lies in them: the fields of ENCODED_FIELDS)"""
     key, value, headers = columns.key, columns.value, columns.headers
     body_bytes = _body_bytes(columns, rows)
-    # Two batches side by side always hold more than one may.
-    batches_max = min(len(rows), 2 * body_bytes // batch_bytes_max + 1)
+    # Two batches side by side always hold more records than one may.
+    batches_max = min(len(rows), 2 * body_bytes // max(batch_bytes_max - HEADER_BYTES, 1) + 1)
     out: Any = np.empty(body_bytes + batches_max * HEADER_BYTES, np.uint8)
     found: Any = np.empty(batches_max * ENCODED_FIELDS, np.int64)
     totals: Any = np.zeros(1, np.int64)
