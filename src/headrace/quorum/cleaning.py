@@ -97,7 +97,11 @@ class SnapshotKeeper:
                 await asyncio.sleep(0)
             folder = self._log.path
             await self._run_in_thread(lambda: write_snapshot(self._disk, folder, chosen, batches))
-            self.snapshots.append(chosen)
+            if not self.snapshots or self.snapshots[-1].end_offset < chosen.end_offset:
+                self.snapshots.append(chosen)
+            elif chosen not in self.snapshots:
+                # Overtaken by one from the leader, behind which the log begins now: this one leads nowhere.
+                await self._run_in_thread(lambda: self._remove([f"{folder}/{chosen.file_name}"]))
             self._last_ms = self._clock.monotonic_ms()
             self.bytes_since -= covered
             await self._clean()

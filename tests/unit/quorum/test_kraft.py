@@ -424,6 +424,31 @@ def test_a_snapshot_becomes_due_by_time() -> None:
     run(main)
 
 
+def test_a_snapshot_that_was_overtaken_by_the_leaders_is_none() -> None:
+    """A node that falls behind while it writes one loads its leader's: that is the latest, whichever was done last."""
+
+    async def main() -> None:
+        clock = Clock()
+        disk = MemoryDisk(now_ms=clock.wall_ms)
+        node = await Node(disk, 0, None, clock).start()
+        keeper = node.quorum._keeper
+        fetched = SnapshotId(1000, 9)
+        writing = keeper._run_in_thread
+
+        async def slowly(work: Any) -> Any:
+            if fetched not in keeper.snapshots:
+                disk.replace_bytes(f"{METADATA}/{fetched.file_name}", b"stands for all up to there")
+                keeper.snapshots.append(fetched)
+            return await writing(work)
+
+        keeper._run_in_thread = slowly
+        clock.now_ms += 3_600_001
+        await node.quorum.maintain()
+        assert keeper.snapshots == [SnapshotId(0, 0), fetched] == list_snapshots(disk, METADATA)
+
+    run(main)
+
+
 def test_a_snapshot_that_cannot_be_written_is_tried_again_later() -> None:
     async def main() -> None:
         clock = Clock()
