@@ -111,6 +111,14 @@ def test_times_are_taken_in_milliseconds_and_nulls_are_now():
     assert timestamps_of(pa.array([5, None], pa.int64()), 77).tolist() == [5, 77]
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu"])
+def test_times_are_the_same_in_any_zone_also_in_the_hour_that_comes_twice(zone):
+    first_ms = 1_729_900_800_000  # the day before Berlin's clocks go back; New York's do a week later
+    times = [first_ms + minute * 60_000 for minute in range(0, 12 * 24 * 60, 10)]
+    column = pa.array([one * 1000 + 999 for one in times], pa.int64()).cast(pa.timestamp("us", zone))
+    assert timestamps_of(column, 77).tolist() == times
+
+
 @pytest.mark.parametrize("lead", [0, 2])
 def test_marks_stand_behind_a_records_own_headers(lead):
     rows = [None, [{"key": "a", "value": None}], [], [{"key": "b", "value": b"1"}, {"key": "c", "value": b"2"}]]
