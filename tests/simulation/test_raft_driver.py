@@ -1,6 +1,7 @@
 """Several quorum nodes on simulated machines: elections, failover, catching up, snapshots, changes of the voters."""
 
 import asyncio
+import errno
 import json
 from typing import Any
 
@@ -212,6 +213,30 @@ def test_a_follower_far_behind_loads_a_snapshot() -> None:
             cluster.node(behind).crash()
             await cluster.node(behind).start()
             await cluster.wait_for([behind], ["last", *names])
+            assert not cluster.failures
+
+        world.run(main())
+
+
+@pytest.mark.parametrize("skip", [0, 1, 3, 6])
+def test_a_follower_whose_disk_was_full_for_a_moment_goes_on(skip: int) -> None:
+    """Whichever batch of an answer there was no room for: in a new segment, or behind another one in it."""
+    with World(9) as world:
+        cluster = QuorumCluster(world, [1, 2, 3], segment_bytes=600)
+
+        async def main() -> None:
+            await cluster.start()
+            leader = await cluster.leader()
+            behind = next(n for n in (1, 2, 3) if n != leader)
+            await cluster.write(leader, "first")
+            await cluster.wait_for([behind], ["first"])
+            cluster.node(behind).kill()
+            names = [f"t{n}" for n in range(20)]
+            for name in names:
+                await cluster.write(leader, name)
+            cluster.node(behind).disk.fail("append", errno.ENOSPC, path="*/__cluster_metadata-0/*.log", skip=skip)
+            await cluster.node(behind).start()
+            await cluster.wait_for([behind], names)
             assert not cluster.failures
 
         world.run(main())

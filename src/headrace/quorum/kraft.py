@@ -405,6 +405,7 @@ class KraftQuorum:
                 raise
             logger.warning("the metadata log cannot be written: %s", error)
             self._driver.step(Rejected())
+            self._start_sync()  # some of it may have been written, and the next fetch has to wait for that
         else:
             self._driver.step(Appended())
             if not self._node.options.is_controller:

@@ -116,10 +116,13 @@ class MetadataLog:
             raise Damaged(str(error)) from error
         if not batches:
             raise Damaged(f"{len(view)} bytes are no batch" if len(view) < HEADER_BYTES else "half a batch")
-        self._append_together(view, batches, now_ms)
-        for pos, header in batches:
-            if header.is_control:
-                self.note_control(view, pos, header)
+        try:
+            self._append_together(view, batches, now_ms)
+        finally:
+            # Where the disk was full for the rest, what was written counts all the same.
+            for pos, header in batches:
+                if header.is_control and header.last_offset < self.log.end_offset:
+                    self.note_control(view, pos, header)
 
     def _append_together(self, view: memoryview, batches: list[tuple[int, BatchHeader]], now_ms: int) -> None:
         latest = max(header.max_timestamp for _, header in batches)

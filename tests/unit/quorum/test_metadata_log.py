@@ -1,5 +1,6 @@
 """The metadata log as the quorum sees it: what a leader may send, what a truncation takes back, where epochs end."""
 
+import errno
 from collections.abc import Sequence
 
 import pytest
@@ -47,6 +48,20 @@ def test_what_a_leader_sends_is_appended_and_its_voters_count_at_once() -> None:
     assert log.end_offset == 3, "a piece at the end is left out"
     assert log.voters.last.ids == [1, 2, 3] and log.voters.last_offset == 2
     assert log.last_epoch == 1
+
+
+def test_voters_that_were_written_count_though_the_disk_was_full_for_what_followed() -> None:
+    disk = MemoryDisk()
+    disk.make_dirs("/data")
+    first = batch(0, 1, 2)
+    log = Log.open(disk, FOLDER, LogConfig(retention_ms=-1, segment_bytes=len(first) + 1), now_ms=1)
+    metadata = MetadataLog(disk, log, History(voters(1)), History(1), [])
+    metadata.append_fetched(first, 1, 1)
+    disk.fail("append", errno.ENOSPC, path="*/00000000000000000003.log")
+    with pytest.raises(OSError, match="No space"):
+        metadata.append_fetched(control(2, 1, (1, 2, 3)) + batch(3, 1, 2), 1, 1)
+    assert metadata.end_offset == 3
+    assert metadata.voters.last.ids == [1, 2, 3] and metadata.voters.last_offset == 2
 
 
 def flipped(data: bytes, at: int) -> bytes:
