@@ -403,3 +403,29 @@ def test_json_without_a_field_is_bad_only_where_the_schema_says_not_null():
     found, errors = decode(decoder, b'{"id": 1}', b'{"name": "x"}', b'{"id": null}', b"{}")
     assert found == [{"id": 1, "name": None}, None, None, None]
     assert sorted(errors) == [1, 2, 3] and "id" in errors[1]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        options("json"),
+        options("avro", valueSchema=json.dumps({
+            "type": "record", "name": "R",
+            "fields": [{"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]}],
+        })),
+        options("protobuf", valueSchema='''
+            syntax = "proto3"; import "google/protobuf/timestamp.proto"; message R { google.protobuf.Timestamp at = 1; }
+        '''),
+    ],
+    ids=lambda given: given["valueFormat"],
+)  # fmt: skip
+def test_times_that_cannot_be_written_are_bad_rows_and_others_the_same_from_any_zone(given):
+    encoder = encoder_for(given, parse_ddl("at TIMESTAMP"))
+    decoder = decoder_for({**given, "valueSchema": given["valueSchema"] or "at TIMESTAMP"})
+    # Berlin's clocks show 2:30 twice in this night; the last two lie behind the year 9999, there or anywhere.
+    times_us = [1_729_989_000_123_456, 1_729_992_600_123_456, -1, 253_402_300_799_999_999, 1 << 58]
+    column = pa.array(times_us, pa.int64()).cast(pa.timestamp("us", "Europe/Berlin"))
+    values, errors = encoder.encode(pa.StructArray.from_arrays([column], ["at"]))
+    assert sorted(errors) == [3, 4] and values.to_pylist()[3:] == [None, None]
+    rows, errors = decoder.decode(values)
+    assert not errors and rows.field("at").cast(pa.int64()).to_pylist()[:3] == times_us[:3]

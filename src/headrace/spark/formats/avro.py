@@ -131,7 +131,7 @@ class AvroEncoder:
         schema, prefix = self._ready, self._prefix
         errors: dict[int, str] = {}
         encoded: list[bytes | None] = []
-        for index, row in enumerate(plain_rows(values, lambda kind: None)):
+        for index, row in enumerate(plain_rows(values, lambda kind: None, errors)):
             content = None
             if row is not None:
                 stream = io.BytesIO()

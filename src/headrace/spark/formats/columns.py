@@ -75,10 +75,24 @@ def _flattened(values: Sequence[Any]) -> tuple[pa.Array, list[Any]]:
 Convert = Callable[[Any], Any]
 
 
-def plain_rows(values: pa.StructArray, prepare: Callable[[pa.DataType], Convert | None]) -> list[dict[str, Any] | None]:
-    """Structs as dicts, maps as dicts too, nulls left in; `prepare` may give a conversion for types of its own."""
+def plain_rows(
+    values: pa.StructArray, prepare: Callable[[pa.DataType], Convert | None], errors: dict[int, str]
+) -> list[dict[str, Any] | None]:
+    """Structs as dicts, maps as dicts too, nulls left in; `prepare` may give a conversion for types of its own.
+
+    What Python has no value for (a time beyond the year 9999) is null, with the reason in `errors`.
+    """
     convert = converter(values.type, prepare)
-    rows = values.to_pylist()
+    try:
+        rows = values.to_pylist()
+    except (ValueError, OverflowError):
+        rows = []
+        for index, value in enumerate(values):
+            try:
+                rows.append(value.as_py())
+            except (ValueError, OverflowError) as error:
+                errors[index] = str(error)
+                rows.append(None)
     return rows if convert is None else [None if row is None else convert(row) for row in rows]
 
 

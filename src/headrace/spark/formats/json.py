@@ -98,7 +98,7 @@ class JsonEncoder:
         prefix = self._prefix
         errors: dict[int, str] = {}
         encoded: list[bytes | None] = []
-        for index, row in enumerate(plain_rows(values, _without_nulls)):
+        for index, row in enumerate(plain_rows(values, _without_nulls, errors)):
             content = None
             if row is not None:
                 try:

@@ -128,7 +128,7 @@ class ProtobufEncoder:
         message, prefix = self._messages.message, self._prefix
         errors: dict[int, str] = {}
         encoded: list[bytes | None] = []
-        for index, row in enumerate(plain_rows(values, lambda kind: None)):
+        for index, row in enumerate(plain_rows(values, lambda kind: None, errors)):
             content = None
             if row is not None:
                 try:
