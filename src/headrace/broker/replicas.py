@@ -16,7 +16,7 @@ from headrace.metadata.directories import is_reserved
 from headrace.metadata.image import NO_LEADER, TOPIC_CONFIG, Image
 from headrace.metadata.image import Partition as Assignment
 from headrace.replication.throttle import Throttle
-from headrace.storage.log import Log
+from headrace.storage.log import NO_SPACE, Log
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -26,6 +26,8 @@ logger = logging.getLogger("headrace.replicas")
 PORTION_SECONDS = 0.02
 PORTION_CHANGES = 200
 """How much metadata is applied before others have their turn."""
+FULL_DISK_SECONDS = 1.0
+"""How long after a replica could not be created for want of room that is tried again."""
 
 
 class Replicas:
@@ -41,6 +43,7 @@ class Replicas:
         self._work: deque[Iterator[None]] = deque()
         """Deltas that are being applied, the first of them in part."""
         self._settled: list[asyncio.Future[None]] = []
+        self._closed = False
         self.leader_throttle = Throttle()
         self.follower_throttle = Throttle()
         self.fetchers = Fetchers(broker)
@@ -193,6 +196,7 @@ class Replicas:
 
     def close(self) -> None:
         """Copy nothing more, and tell nobody who is in sync: the broker stops."""
+        self._closed = True
         self._work.clear()
         self.isr.stop()
         self.fetchers.close()
@@ -320,7 +324,21 @@ class Replicas:
             )  # fmt: skip
         except OSError as error:
             logger.error("cannot create %s-%d: %s", topic, index, error)
+            if error.errno in NO_SPACE:
+                self._broker.runtime.loop.call_later(FULL_DISK_SECONDS, self._create_again, change)
             return None
+
+    def _create_again(self, change: PartitionChange) -> None:
+        """There was no room for a replica; the metadata need not speak of it again before there is."""
+        image = self._broker.image
+        known = image.partition(change.topic_id, change.partition)
+        is_here = change.partition in self.by_id.get(change.topic_id, {})
+        if self._closed or is_here or known is None or self._environment.node_id not in known.replicas:
+            return
+        self._change(change._replace(new=known), image)
+        if self._unassigned:
+            self._broker.spawn(self._assign())
+        self._broker.groups.refresh()
 
     def _was_lost(self, change: PartitionChange) -> bool:
         """Whether a replica that is not here is in a log dir that is not there now, or was in one that was exchanged.

@@ -604,6 +604,24 @@ def test_a_failed_fsync_takes_the_replica_out(who: int) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("who", [1, 2])
+def test_a_replica_there_was_no_room_for_is_created_when_there_is(who: int) -> None:
+    """FAULTS 6: nobody changes the partition meanwhile, so the metadata does not speak of it again."""
+
+    async def scenario(brokers: Brokers) -> None:
+        disk = brokers.node(who).disk
+        disk.capacity_bytes = disk.used_bytes()
+        brokers.dictator.create([1, 2], min_insync_replicas="1")
+        await asyncio.sleep(2)
+        assert T not in brokers.broker(who).replicas.by_name or not brokers.broker(who).replicas.by_name[T]
+        disk.capacity_bytes = None
+        await asyncio.sleep(2)
+        assert await brokers.produce(1, 3) == "NONE"
+        await brokers.in_step([1, 2])
+
+    run(scenario, 2)
+
+
 def test_what_was_sent_of_a_log_that_is_cut_is_not_mixed_with_what_replaces_it() -> None:
     """FAULTS 23: a Fetch answer is half sent when the leader is deposed and its log cut and rewritten."""
 
