@@ -35,6 +35,7 @@ logger = logging.getLogger("headrace.controller")
 ELECTIONS_AT_A_TIME = 1_000
 PROBES_AT_A_TIME = 64
 LOOK_AGAIN_S = (0.05, 0.2, 0.5, 0.0)
+FENCE_AGAIN_S = 1.0
 LATE_MS = 250
 """A timer that is later than this tells of a loop that stood still, and with it the heartbeats it should have read."""
 
@@ -264,10 +265,11 @@ class ActiveController:
         except KafkaError as error:
             # Whoever is the active controller next finds the same. If that is still this node, its disk was full.
             logger.warning("broker %d could not be fenced: %s", broker_id, error)
-            if self._active and self._sessions.get(broker_id) is None:
-                self._sessions.touch(broker_id, epoch, self._clock.monotonic_ms())
-                if self._expiry is None:
-                    self._watch_expiry()
+            self._loop.call_later(FENCE_AGAIN_S, self._fence_again, broker_id, epoch, reason)
+
+    def _fence_again(self, broker_id: int, epoch: int, reason: str) -> None:
+        if self._active and self._sessions.get(broker_id) is None:  # not heard of since
+            self._server.spawn(self._fence(broker_id, epoch, reason))
 
     def _connection_lost(self, broker_id: int, connection: Connection) -> None:
         """The socket of a broker's heartbeats is closed: a dead process, or a passing trouble of the network."""

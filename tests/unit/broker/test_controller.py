@@ -130,8 +130,9 @@ def test_one_that_could_not_be_fenced_is_fenced_later() -> None:
         disk.capacity_bytes = disk.used_bytes()
         await asyncio.sleep(10)
         assert not two.fenced
+        assert await Stranger(node, 2).register(2) == Err.KAFKA_STORAGE_ERROR, "its next life is not called a duplicate"
         disk.capacity_bytes = None
-        await asyncio.sleep(4)
+        await asyncio.sleep(2)
         assert two.fenced and node.leader("t") == 1
 
     in_world(main)
