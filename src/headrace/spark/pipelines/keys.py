@@ -188,7 +188,7 @@ VALUE: Mapping[str, Key] = {
         one_of("fail", "dead-letter"),
         "What becomes of values that cannot be read or written. Default: fail; dead-letter where dead_letters is set.",
     ),
-    "dead_letters": Key(text, "Topic for values that cannot be read or written, with the reason in headers."),
+    "dead_letters": Key(text, "Topic for values that cannot be read or written, with the reason in headers; once for each sink that reads them."),
 }
 _NODE: Mapping[str, Key] = {
     "watermark": Key(part, "How late rows may be: {column: at, delay: 10 minutes}."),
