@@ -173,6 +173,13 @@ def test_read_committed_leaves_out_exactly_the_aborted_transactions(use_native) 
     found = decode_batches(data, 0, 10, columns=["value"], aborted=aborted, read_committed=True, use_native=use_native)
     assert found.batch["value"].to_pylist() == [b"committed", b"plain", b"second life"]
     assert found.next_offset == 10
+    committed = decode_batches(data, 0, 10, columns=["offset"], aborted=aborted, read_committed=True, use_native=use_native)
+    offsets = committed.batch["offset"].to_pylist()
+    assert 6 in offsets and 0 not in offsets and 8 not in offsets
+    # Also from the middle of it, as when an index leads to a place before the first record that is wanted.
+    for start in range(10):
+        rest = decode_batches(data, start, 10, columns=["offset"], aborted=aborted, read_committed=True, use_native=use_native)
+        assert rest.batch["offset"].to_pylist() == [offset for offset in offsets if offset >= start]
     everything = decode_batches(data, 0, 10, columns=["value"], aborted=aborted, use_native=use_native)
     assert everything.batch.num_rows == 6
 

@@ -72,6 +72,10 @@ class Walk:
                 break
             self.position = at + header.size
             if header.last_offset < start_offset:
+                if header.is_control:
+                    # The end of a transaction is one for what comes behind it, whoever wants to see that.
+                    self._check(at, header)
+                    self._is_wanted(at, header)
                 continue
             self._check(at, header)
             # Before the batch counts as passed: whoever stops here must come back to it.
