@@ -7,7 +7,7 @@ from headrace.client.admin import Admin
 from headrace.testing.simulator.world import World
 from tests.simulation.cluster import SimCluster
 
-PARTITIONS = 3 * PORTION_CHANGES
+PARTITIONS = PORTION_CHANGES + 20
 
 
 def test_a_large_topic_is_made_in_portions_and_whole_when_it_is_answered() -> None:
