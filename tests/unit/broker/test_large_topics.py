@@ -1,38 +1,37 @@
 """Topics of thousands of partitions: made in portions, so that the loop goes on, and complete when the client is told."""
 
-import asyncio
+import pytest
 
-from headrace.broker.replicas import PORTION_CHANGES
+from headrace.broker.replicas import PORTION_CHANGES, Replicas
 from headrace.client.admin import Admin
+from headrace.testing.simulator.brokers import PORT, broker
 from headrace.testing.simulator.world import World
-from tests.simulation.cluster import SimCluster
 
-PARTITIONS = PORTION_CHANGES + 20
+PARTITIONS = 2 * PORTION_CHANGES + 20
 
 
-def test_a_large_topic_is_made_in_portions_and_whole_when_it_is_answered() -> None:
+def test_a_large_topic_is_made_in_portions_and_whole_when_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    portions: list[int] = []
+    go_on = Replicas._go_on
+
+    def counted(self: Replicas) -> None:
+        before = len(self)
+        go_on(self)
+        if len(self) != before:
+            portions.append(len(self) - before)
+
+    monkeypatch.setattr(Replicas, "_go_on", counted)
+
     async def main(world: World) -> None:
-        cluster = SimCluster(world)
-        await cluster.start()
-        turns = 0
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.create_task(count())
-        async with Admin(cluster.bootstrap) as admin:
-            await admin.create_topic("large", PARTITIONS, 3)
-            before = turns
+        await world.node("b1").start(broker())
+        async with Admin(f"b1:{PORT}") as admin:
+            await admin.create_topic("large", PARTITIONS, 1)
+            assert sum(portions) == PARTITIONS and len(portions) >= 3
             found = await admin.list_offsets("large", dict.fromkeys(range(PARTITIONS), -1))
             assert {row.offset for row in found.values()} == {0}
             await admin.delete_topic("large")
-            await admin.create_topic("large", 1, 3)
+            await admin.create_topic("large", 1, 1)
             assert (await admin.list_offsets("large", {0: -1}))[0].offset == 0
-        counting.cancel()
-        assert turns > before > 3
 
     with World(7) as world:
         world.run(main(world))
