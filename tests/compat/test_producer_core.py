@@ -105,6 +105,7 @@ def test_columns_arrive_as_clients_read_them(broker, codec):
     assert all(records[i][3] < records[i + 1][3] for records in found.values() for i in range(len(records) - 1))
 
 
+@pytest.mark.parametrize("broker", ["headrace", pytest.param("apache", marks=pytest.mark.soak)], indirect=True)
 def test_a_broker_that_is_killed_meanwhile_gets_each_record_once(broker):
     """Its process is killed and started again while batches are under way."""
     topic = "killed"
