@@ -43,7 +43,7 @@ QUICK = {
     "offsets.topic.num.partitions": 8,
 }
 """Timeouts of tests rather than of production, so that a crash is noticed within seconds."""
-FINISH_S = 40.0
+FINISH_S = 120.0
 
 
 def wait_until(ready: Any, what: str, limit_s: float = FINISH_S) -> None:

@@ -53,7 +53,7 @@ def test_no_record_is_skipped_and_no_commit_goes_back(
     kind: str, crews: dict[str, tuple[Crew, "Future[None]"]], broker: HeadraceProcess
 ) -> None:
     crew, done = crews[kind]
-    done.result(120)
+    done.result(280)
     assert not crew.skipped()
     commits = asyncio.run(
         commits_in_log(broker.bootstrap, crew.group, crew.topic, int(QUICK["offsets.topic.num.partitions"]))
