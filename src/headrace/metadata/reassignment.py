@@ -81,8 +81,9 @@ def _move(
     adding = sorted(set(target) - set(partition.replicas))
     wanted = Wanted.of(partition)
     wanted.replicas = [*target, *removing]
-    wanted.removing = removing or wanted.removing
-    wanted.adding = adding or wanted.adding
+    # A move that takes another's place: who was to come and is now to go does not hold it up, nor the other way round.
+    wanted.removing = removing or [replica for replica in wanted.removing if replica not in target]
+    wanted.adding = adding or [replica for replica in wanted.adding if replica not in removing]
     return _changed(image, topic, number, partition, wanted, policy, Election.ONLINE)
 
 

@@ -91,6 +91,30 @@ def test_a_move_can_be_taken_back() -> None:
     assert move(cluster, None) == Err.NO_REASSIGNMENT_IN_PROGRESS
 
 
+@pytest.mark.parametrize("all_in_sync", [True, False])
+def test_a_move_is_taken_back_by_naming_the_old_replicas(all_in_sync: bool) -> None:
+    """Apache Kafka 4.3.1 waits forever for a replica to be in sync that it has just been told to remove."""
+    cluster = cluster_of_four()
+    move(cluster, [1, 3])
+    if not all_in_sync:
+        cluster.commit(cluster.controller.fence_broker(cluster.image, 2))
+    assert move(cluster, [1, 2]) == 0
+    if not all_in_sync:
+        assert moving(cluster) == {("t", 0): ([], [3])}
+        cluster.commit(cluster.controller.unfence_broker(cluster.image, 2))
+        assert alter(cluster, [1, 2]).error_code == 0
+    assert replicas(cluster) == (1, 2) and the_partition(cluster).isr == (1, 2) and moving(cluster) == {}
+
+
+def test_a_move_to_all_replicas_keeps_those_that_were_to_go() -> None:
+    cluster = cluster_of_four()
+    move(cluster, [1, 3])
+    assert move(cluster, [1, 3, 2]) == 0
+    assert moving(cluster) == {("t", 0): ([3], [])}
+    alter(cluster, [1, 2, 3])
+    assert replicas(cluster) == (1, 3, 2) and moving(cluster) == {}
+
+
 def test_taking_back_is_refused_when_only_new_replicas_are_in_sync() -> None:
     cluster = cluster_of_four()
     move(cluster, [3, 4])
