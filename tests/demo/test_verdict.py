@@ -7,6 +7,7 @@ import pytest
 from headrace.demo.check import check_group, check_rejects, check_windows, committed_files
 from headrace.demo.expected import Expected, Totals
 from headrace.demo.ledger import Book, Ledger, compare
+from headrace.records.batch import Record
 
 RECORDS = [(index % 3, b"key-%d" % index, b"value-%d" % index) for index in range(30)]
 
@@ -90,11 +91,38 @@ def test_a_window_there_again_is_right_only_where_at_least_once_is_promised():
     assert not check_windows("there", WINDOWS, twice, exactly_once=True).kept
 
 
-def test_rejects_are_counted_by_where_they_came_from():
-    expected = Expected({}, rejected=2, duplicates=0)
-    assert check_rejects(expected, [(b"0", b"1"), (b"0", b"2"), (b"0", b"1")]).kept
-    assert not check_rejects(expected, [(b"0", b"1"), (b"0", b"1")]).kept
-    assert not check_rejects(expected, [(b"0", b"1"), (b"0", b"2"), (b"1", b"2")]).kept
+def letter(number: int, value: bytes | None = None, offset: bytes | None = None) -> Record:
+    """The dead letter of one of RECORDS, as it should be unless told otherwise."""
+    partition, key, sent = RECORDS[number]
+    headers = (("headrace.error.partition", b"%d" % partition), ("headrace.error.offset", offset or b"%d" % (number // 3)))
+    return Record(0, 0, key, value or sent, headers)
+
+
+BROKEN = Expected({}, [RECORDS[number][1:] for number in (4, 9)])
+
+
+def test_rejects_are_right_when_each_is_there_as_it_was_sent_however_often(ledger):
+    assert check_rejects(BROKEN, ledger, [letter(4), letter(9)]).kept
+    assert check_rejects(BROKEN, ledger, [letter(4), letter(9), letter(4)]).kept
+
+
+@pytest.mark.parametrize(
+    "letters",
+    [
+        [letter(4)],
+        [letter(4), letter(4)],
+        [letter(4), letter(9), letter(10)],
+        [letter(4), letter(10)],
+        [letter(4), letter(9, value=b"other")],
+        [letter(4), letter(9), letter(9, value=b"other")],
+        [letter(4), letter(9, offset=b"2")],
+        [letter(4), letter(9, offset=b"1000")],
+        [letter(4), letter(9, offset=b"none")],
+    ],
+    ids=["missing", "twice", "too-many", "another", "changed", "changed-again", "elsewhere", "nowhere", "unsaid"],
+)  # fmt: skip
+def test_rejects_missing_changed_or_of_whole_events_are_wrong(ledger, letters):
+    assert not check_rejects(BROKEN, ledger, letters).kept
 
 
 def test_only_files_in_sparks_log_count(tmp_path):

@@ -1,6 +1,7 @@
 """The verdict: what came out, read back without Spark, against what the feed says must come out."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,11 @@ import msgspec
 
 from headrace.client.admin import Admin
 from headrace.client.raw import fetch
-from headrace.demo.expected import Expected, Totals, Window
-from headrace.demo.ledger import Book, Ledger, compare
+from headrace.demo.expected import Expected, KeyValue, Totals, Window
+from headrace.demo.ledger import Book, Ledger, compare, digest
 from headrace.records.batch import Record, iter_headers, read_records
 
-Origin = tuple[bytes | None, bytes | None]
+Origin = tuple[int, int]
 """Partition and offset, as a dead letter's headers have them."""
 
 FILES_LOG = "_spark_metadata"
@@ -65,12 +66,33 @@ def check_windows(where: str, expected: Mapping[Window, Totals], found: Iterable
     return Check(where, kept, "; ".join([detail, *examples]))
 
 
-def check_rejects(expected: Expected, origins: Iterable[Origin]) -> Check:
-    """Each broken event is in the topic of rejects, by where it came from; at least once."""
-    places = list(origins)
-    distinct = len(set(places))
-    detail = f"{expected.rejected:,} broken events sent, {distinct:,} set aside; {len(places) - distinct:,} there again"
-    return Check("rejects in the topic", distinct == expected.rejected, detail)
+def check_rejects(expected: Expected, ledger: Ledger, letters: Iterable[Record]) -> Check:
+    """Each broken event is in the topic of rejects as it was sent, with where it came from; at least once."""
+    kept: dict[Origin, KeyValue] = {}
+    again = 0
+    wrong: list[str] = []
+    for letter in letters:
+        origin, record = origin_of(letter), (letter.key, letter.value)
+        again += origin in kept
+        if origin is None or not _was_sent(ledger, origin, record) or kept.get(origin, record) != record:
+            wrong.append(f"{record} is not what was sent as {origin}")
+        else:
+            kept[origin] = record
+    found, wanted = Counter(kept.values()), Counter(expected.rejected)
+    missing = list((wanted - found).elements())
+    wrong += [f"{record} is not broken" for record in (found - wanted).elements()]
+    detail = f"{len(expected.rejected):,} broken events sent, {len(kept):,} set aside; {len(missing):,} missing, {len(wrong):,} wrong, {again:,} there again"
+    examples = [*wrong, *(f"{record} is missing" for record in missing)][:EXAMPLES_MAX]
+    return Check("rejects in the topic", not missing and not wrong, "; ".join([detail, *examples]))
+
+
+def _was_sent(ledger: Ledger, origin: Origin, record: KeyValue) -> bool:
+    partition, offset = origin
+    return (
+        partition < len(ledger.sums)
+        and offset < len(ledger.sums[partition])
+        and ledger.sums[partition][offset] == digest(*record)
+    )
 
 
 # -- reading back
@@ -92,9 +114,12 @@ async def read_topic(admin: Admin, topic: str) -> list[Record]:
     return found
 
 
-def origin_of(letter: Record) -> Origin:
+def origin_of(letter: Record) -> Origin | None:
     headers = dict(letter.headers)
-    return headers.get("headrace.error.partition"), headers.get("headrace.error.offset")
+    try:
+        return int(headers["headrace.error.partition"] or b""), int(headers["headrace.error.offset"] or b"")
+    except (KeyError, ValueError):
+        return None
 
 
 def windows_in_topic(records: Iterable[Record]) -> list[tuple[Window, Totals]]:

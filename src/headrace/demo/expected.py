@@ -16,6 +16,9 @@ Window = tuple[int, str]
 """(start in ms, category)"""
 
 
+KeyValue = tuple[bytes | None, bytes | None]
+
+
 class Totals(msgspec.Struct, gc=False):
     """One window of one category."""
 
@@ -26,7 +29,7 @@ class Totals(msgspec.Struct, gc=False):
 
 class Expected(msgspec.Struct):
     windows: dict[Window, Totals]
-    rejected: int = 0
+    rejected: list[KeyValue]
     duplicates: int = 0
     stale: int = 0
 
@@ -38,10 +41,11 @@ def window_of(event_time_ms: int) -> int:
 def expect(events: Iterable[Event]) -> Expected:
     """Broken events are rejected, stale ones left out, one sent twice counts once; all others fall into their windows."""
     windows: defaultdict[Window, Totals] = defaultdict(Totals)
-    rejected = duplicates = stale = 0
+    rejected: list[KeyValue] = []
+    duplicates = stale = 0
     for event in events:
         if event.kind == MALFORMED:
-            rejected += 1
+            rejected.append((event.key, event.value))
         elif event.kind == STALE:
             stale += 1
         elif event.kind == DUPLICATE:

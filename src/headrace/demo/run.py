@@ -16,7 +16,6 @@ from headrace.demo.check import (
     check_group,
     check_rejects,
     check_windows,
-    origin_of,
     read_topic,
     windows_in_parquet,
     windows_in_topic,
@@ -296,7 +295,7 @@ class Run:
             checks.append(check_windows(f"windows in the topic {SALES}", expected.windows, in_topic, exactly_once=False))
             in_parquet = await asyncio.to_thread(windows_in_parquet, self.table)
             checks.append(check_windows("windows in Parquet, exactly once", expected.windows, in_parquet, exactly_once=True))
-            checks.append(check_rejects(expected, map(origin_of, rejected)))
+            checks.append(check_rejects(expected, ledger, rejected))
         self.facts = self._facts(expected)
         return checks
 
