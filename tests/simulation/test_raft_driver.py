@@ -242,6 +242,35 @@ def test_a_follower_whose_disk_was_full_for_a_moment_goes_on(skip: int) -> None:
         world.run(main())
 
 
+@pytest.mark.parametrize("path", ["*/quorum-state*", "*/__cluster_metadata-0/*.log"])
+@pytest.mark.parametrize("voters", [[1], [1, 2, 3]])
+def test_a_full_disk_ends_no_controller_that_is_being_elected(voters: list[int], path: str) -> None:
+    """No room for the vote, or for the first record of an epoch: it says nothing, or resigns, until there is some."""
+    with World(10) as world:
+        cluster = QuorumCluster(world, voters)
+
+        async def main() -> None:
+            await cluster.start()
+            old = await cluster.leader()
+            await cluster.write(old, "first")
+            cluster.node(old).kill()
+            for number in voters:
+                cluster.node(number).disk.fail("append", errno.ENOSPC, path=path, times=None)
+            starting = asyncio.ensure_future(cluster.start(old))
+            await asyncio.sleep(10)
+            assert not cluster.failures
+            assert not any(cluster.quorums[n].is_active for n in cluster.running())
+            for number in voters:
+                cluster.node(number).disk.faults.clear()
+            await starting
+            leader = await cluster.leader()
+            await cluster.write(leader, "last")
+            await cluster.wait_for(voters, ["first", "last"])
+            assert not cluster.failures
+
+        world.run(main())
+
+
 def test_a_wiped_disk_has_no_vote_until_it_is_added_again() -> None:
     """FAULTS 10."""
     with World(10) as world:

@@ -38,6 +38,7 @@ from headrace.raft.node import RaftNode
 from headrace.raft.types import Election
 from headrace.raft.voters import Voter
 from headrace.raft.wire import Nonsense, decode_reply, encode_request
+from headrace.storage.log import NO_SPACE
 
 logger = logging.getLogger("headrace.quorum")
 
@@ -45,6 +46,8 @@ FETCH_LANE = "raft-fetch"
 """Fetches are parked at the other end: a vote must not wait behind one."""
 CONTROL_LANE = "raft"
 KRAFT_VERSION = "kraft.version"
+FULL_DISK_S = 1.0
+"""How long after there was no room for the election state it is written again."""
 
 
 class Host(Protocol):
@@ -93,6 +96,7 @@ class Driver:
         self._saving: asyncio.Task[None] | None = None
         self._held: list[Send | Answer] = []
         """What may be said once the election state is on disk."""
+        self._waits_for_room = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = NEVER_MS
         self._tasks: set[asyncio.Task[None]] = set()
@@ -167,7 +171,14 @@ class Driver:
         try:
             while self._unsaved is not None:
                 election = self._unsaved
-                await self._save(election)
+                try:
+                    await self._save(election)
+                except OSError as error:
+                    if error.errno not in NO_SPACE or self._closed:
+                        raise
+                    await self._wait_for_room()
+                    continue
+                self._waits_for_room = False
                 if self._unsaved is election:
                     self._unsaved = None
                     held, self._held = self._held, []
@@ -180,6 +191,19 @@ class Driver:
             self._saving = None
             if self._unsaved is not None:
                 self._host.fail(OSError("the quorum state was not written"))
+
+    async def _wait_for_room(self) -> None:
+        """The disk is full. A node that says nothing harms nobody: others elect, and this one goes on when there is room."""
+        if not self._waits_for_room:
+            self._waits_for_room = True
+            logger.error("no room for the state of the quorum: this node takes part again when there is some")
+        held, self._held = self._held, []
+        for effect in held:
+            if isinstance(effect, Send):
+                self.step(Failed(effect.to, effect.request))
+            else:
+                self._held.append(effect)
+        await asyncio.sleep(FULL_DISK_S)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ from headrace.raft.messages import (
     StoreChunk,
     Stored,
     Truncate,
+    Unwritten,
 )
 from headrace.raft.node import RaftNode
 from headrace.raft.types import NOBODY, Election, ReplicaKey
@@ -281,7 +282,7 @@ class KraftQuorum:
             try:
                 _quiet(self.append(records))
             except KafkaError as error:
-                self.fail(error)
+                self._cannot_lead(error)
                 return
         self._active_from = self.log.end_offset
 
@@ -296,6 +297,14 @@ class KraftQuorum:
             records += read_bootstrap(self._disk, self._layout.metadata_log_dir)
             records.append((m.EndTransactionRecord(), 0))
         return records
+
+    def _cannot_lead(self, error: Exception) -> None:
+        """What a leader begins with cannot be written. If that is for want of room, another may have some."""
+        if self.log.failed is not None:
+            self.fail(error)
+            return
+        logger.error("this node cannot lead the metadata quorum: %s", error)
+        self._driver.step(Unwritten())
 
     def _stop_leading(self) -> None:
         """Whether what is pending will be committed is up to another leader now."""
@@ -386,13 +395,17 @@ class KraftQuorum:
         batch = encode_control_records(
             effect.records, base_offset=self.log.end_offset, leader_epoch=effect.epoch, now_ms=now_ms
         )
-        if self._tip is not None:
-            self._write(batch, None, self._tip, now_ms, None)
+        try:
+            if self._tip is not None:
+                self._write(batch, None, self._tip, now_ms, None)
+            else:
+                # The first record of this node's leadership: what follows in `_start_leading` replays the log, and this.
+                self._metadata_log.append(batch, read_header(batch, 0), now_ms)
+                self._start_sync()
+        except (OSError, KafkaError) as error:
+            self._cannot_lead(error)
         else:
-            # The first record of this node's leadership: what follows in `_start_leading` replays the log, and this.
-            self._metadata_log.append(batch, read_header(batch, 0), now_ms)
-            self._start_sync()
-        self._driver.step(Appended())
+            self._driver.step(Appended())
 
     def append_fetched(self, effect: AppendFetched) -> None:
         try:

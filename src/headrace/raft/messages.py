@@ -179,6 +179,10 @@ class Rejected(NamedTuple):
     """What was to be appended or installed is damaged: nothing has changed."""
 
 
+class Unwritten(NamedTuple):
+    """What this node is to lead with could not be written: nothing has changed, and there may be room elsewhere."""
+
+
 class PeerGone(NamedTuple):
     node_id: int
 
@@ -194,7 +198,7 @@ class Probed(NamedTuple):
     kraft_versions: tuple[int, int] | None
 
 
-Event = Received | Answered | Failed | Persisted | Durable | Stored | Appended | Rejected | PeerGone | Resign | Probed
+Event = Received | Answered | Failed | Persisted | Durable | Stored | Appended | Rejected | Unwritten | PeerGone | Resign | Probed
 
 
 # --- effects, to be executed in order ---------------------------------------------------------------------------------

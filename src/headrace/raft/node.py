@@ -45,6 +45,7 @@ from headrace.raft.messages import (
     Send,
     SnapshotReply,
     Stored,
+    Unwritten,
     UpdateVoter,
     Vote,
     VoteReply,
@@ -197,6 +198,9 @@ class RaftNode:
                 fetching.log_changed(self, now_ms)
             case Rejected():
                 fetching.rejected(self, now_ms)
+            case Unwritten():
+                if isinstance(self.state, Leader):
+                    self.become_resigned(now_ms)
             case PeerGone(node_id):
                 self.peer_gone(node_id, now_ms)
             case Resign():
