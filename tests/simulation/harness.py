@@ -1,7 +1,8 @@
 """What scenarios share: a broker on a node, clients around it, and the verdict on their history."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -15,6 +16,15 @@ from headrace.testing.simulator.world import Node, World
 
 BROKER = "b1"
 BOOTSTRAP = f"{BROKER}:9092"
+
+
+def seeds_within(box_s: float, seeds: range, at_least: int) -> Iterator[int]:
+    """Seeds until the time is up. However slow or busy the machine is, so many are run that the test proves something."""
+    deadline = time.monotonic() + box_s
+    for done, seed in enumerate(seeds):
+        if done >= at_least and time.monotonic() > deadline:
+            return
+        yield seed
 
 
 @dataclass
