@@ -9,6 +9,7 @@ import pytest
 
 from headrace.client.groups import Groups
 from headrace.spark.lookup import Lookup
+from headrace.spark.offsets import from_json
 from headrace.spark.source import source_schema
 from headrace.spark.stream import HeadraceStreamReader
 from headrace.testing.broker import TestBroker
@@ -96,10 +97,8 @@ def test_a_real_query_reads_everything_once_in_limited_batches_and_then_what_is_
     assert [len(batch) for batch in batches if batch] == [60, 60, 30]
     put_numbers(broker.bootstrap, topic, 0, range(100, 110))
     assert flat(run(spark, broker, topic, tmp_path / "c")) == list(range(100, 110))
-    # The last batch too, though Spark's AvailableNow never calls commit() for it; and nothing of the start is left.
-    group = f"spark-kafka-source-{topic}"
-    assert committed(broker.bootstrap, group) == {(topic, 0): 110, (topic, 1): 50}
-    assert not [name for name in groups(broker.bootstrap) if name.startswith(group + ".start")]
+    # The last batch too, though Spark's AvailableNow never calls commit() for it.
+    assert committed(broker.bootstrap, f"spark-kafka-source-{topic}") == {(topic, 0): 110, (topic, 1): 50}
 
 
 def test_everything_once_and_then_only_what_is_new(engine, broker, topic) -> None:
@@ -206,43 +205,70 @@ def test_a_first_batch_that_failed_is_repeated_from_where_it_started(spark, brok
 # -- the driver's part, without a driver
 
 
-def test_the_start_is_the_same_however_often_it_is_asked_and_from_whatever_process(broker, topic) -> None:
-    first = reader(broker, topic)
+def first_batch(stream) -> dict:
+    """The end of the first batch, as Spark writes it to the checkpoint before it runs it."""
+    return stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+
+
+def ranges(stream, start, end) -> list[tuple[int, int, int]]:
+    return sorted((part.partition, part.start_offset, part.end_offset) for part in stream.partitions(start, end))
+
+
+@pytest.mark.parametrize("starting", ["latest", '{"TOPIC": {"0": -1, "1": 20}}', "group:GROUP"], ids=["latest", "offsets", "group"])
+def test_a_start_that_moves_is_kept_in_the_checkpoint_as_the_end_of_an_empty_first_batch(broker, topic, starting) -> None:
+    group = f"{topic}-moving".replace('"', "")
+
+    def move(offset: int) -> None:
+        put_numbers(broker.bootstrap, topic, 0, range(100, 105))
+        admin(broker.bootstrap, lambda client: Groups(client).commit(group, {(topic, 0): offset, (topic, 1): 30}))
+
+    move(60)
+    options = {"startingOffsets": starting.replace("TOPIC", topic).replace("GROUP", group)}
+    first = reader(broker, topic, **options)
     start = first.initialOffset()
-    assert start == {topic: {"0": 100, "1": 50}} == first.initialOffset()
-    put_numbers(broker.bootstrap, topic, 0, range(100, 105))
-    # Killed before its first batch: another process takes the same start.
-    second = reader(broker, topic)
-    assert second.initialOffset() == start
-    end = second.latestOffset(start, second.getDefaultReadLimit())
-    assert end == {topic: {"0": 105, "1": 50}}
-    third = reader(broker, topic)
-    assert third.initialOffset() == start and len(third.partitions(start, end)) == 1
-    third.commit(end)
-    # Done: a query that starts now with a checkpoint of its own starts at the end.
-    assert reader(broker, topic).initialOffset() == end
+    move(90)
+    end = first_batch(first)
+    assert end == start == first.initialOffset() and ranges(first, start, end) == []
+    # Killed before its first batch was done. The next process repeats it, from where a query would start now.
+    second = reader(broker, topic, **options)
+    again = second.initialOffset()
+    assert again != start and ranges(second, again, end) == []
+    # What was written meanwhile comes next, in either of them.
+    for stream in (first, second):
+        until = stream.latestOffset(end, stream.getDefaultReadLimit())
+        found = [(0, start[topic]["0"], 110)] + ([(1, start[topic]["1"], 50)] if start[topic]["1"] < 50 else [])
+        assert ranges(stream, end, until) == found
+        stream.stop()
+    # Another query of the same group, topic and options is at the end of today, not where the others began.
+    third = reader(broker, topic, **options)
+    assert third.initialOffset() == again
+    third.stop()
 
 
-def test_a_start_left_behind_is_forgotten_by_the_next_process_of_the_query(broker, topic) -> None:
-    start = reader(broker, topic).initialOffset()
-    put_numbers(broker.bootstrap, topic, 0, range(100, 105))
-    # The first process died behind its first batch; the checkpoint takes the next one on, which never asks for a start.
-    other = reader(broker, topic)
-    other.latestOffset({topic: {"0": 105, "1": 50}}, other.getDefaultReadLimit())
-    assert reader(broker, topic).initialOffset() != start
+def test_a_first_batch_that_is_repeated_has_the_partitions_that_it_had(broker, topic) -> None:
+    first = reader(broker, topic, startingOffsets="earliest")
+    end = first_batch(first)
+    assert end == {topic: {"0": 100, "1": 50}}
+    admin(broker.bootstrap, lambda client: client.create_partitions(topic, 3))
+    put_numbers(broker.bootstrap, topic, 2, range(5))
+    second = reader(broker, topic, startingOffsets="earliest")
+    assert ranges(second, second.initialOffset(), end) == [(0, 0, 100), (1, 0, 50)]
+    until = second.latestOffset(end, second.getDefaultReadLimit())
+    assert ranges(second, end, until) == [(2, 0, 5)]
+    first.stop()
+    second.stop()
 
 
-def test_queries_that_start_elsewhere_have_starts_of_their_own(broker, topic) -> None:
-    """Two queries over one topic share the group of progress; one that waits at the end must not take the other along."""
-    latest = reader(broker, topic).initialOffset()
-    assert latest == {topic: {"0": 100, "1": 50}}
-    assert reader(broker, topic, startingOffsets="earliest").initialOffset() == {topic: {"0": 0, "1": 0}}
-    given = {"startingOffsets": json.dumps({topic: {"0": 7, "1": 8}})}
-    assert reader(broker, topic, **given).initialOffset() == {topic: {"0": 7, "1": 8}}
-    # Nor does one that is done with its first batch take the start of another away.
-    reader(broker, topic, startingOffsets="earliest").commit(latest)
-    put_numbers(broker.bootstrap, topic, 0, range(100, 105))
-    assert reader(broker, topic, startingOffsets="latest").initialOffset() == latest
+def test_a_topic_made_anew_is_a_loss_to_a_query_that_has_read_nothing_of_it_yet(broker, topic) -> None:
+    stream = reader(broker, topic, fetchOffset__numRetries="0")
+    end = first_batch(stream)
+    admin(broker.bootstrap, lambda client: client.delete_topic(topic))
+    _make_again(broker, topic)
+    put_numbers(broker.bootstrap, topic, 0, range(7))
+    until = stream.latestOffset(end, stream.getDefaultReadLimit())
+    with pytest.raises(Exception, match="was read to 100 and ends at 7 now"):
+        stream.partitions(end, until)
+    stream.stop()
 
 
 @pytest.mark.parametrize(
@@ -339,24 +365,40 @@ def test_a_group_in_use_by_others_stops_no_query(broker, topic, caplog) -> None:
     assert "progress was not committed" in caplog.text
 
 
-def test_the_listener_commits_each_batch_when_it_ends(spark, broker, topic, tmp_path) -> None:
-    from headrace.spark.progress import ProgressListener
-
+def test_progress_is_told_when_a_batch_is_committed_and_not_before(spark, broker, topic, tmp_path) -> None:
+    """By the session's listener: the next trigger, at which the source would tell, is an hour away."""
+    group, at_work = f"{topic}-heard", []
     options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
-    options |= {"kafka.group.id": f"{topic}-heard"}
-    listener = ProgressListener(options)
-    spark.streams.addListener(listener)
+    stream = spark.readStream.format("headrace").options(**options, **{"kafka.group.id": group}).load()
+
+    def take(frame, number) -> None:
+        frame.count()
+        at_work.append(committed(broker.bootstrap, group))
+
+    query = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "c"))
+    query = query.trigger(processingTime="1 hour").start()
     try:
-        stream = spark.readStream.format("headrace").options(**options).load()
-        query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
-        query = query.trigger(processingTime="1 hour").start()
         deadline = time.monotonic() + 120
-        while committed(broker.bootstrap, f"{topic}-heard") != {(topic, 0): 100, (topic, 1): 50}:
+        while committed(broker.bootstrap, group) != {(topic, 0): 100, (topic, 1): 50}:
             assert time.monotonic() < deadline and query.isActive
             time.sleep(0.1)
-        query.stop()
     finally:
-        spark.streams.removeListener(listener)
+        query.stop()
+    assert at_work == [{}]
+
+
+def test_progress_is_never_ahead_of_what_was_processed(broker, topic) -> None:
+    group = f"spark-kafka-source-{topic}"
+    stream = reader(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger="60")
+    at = stream.initialOffset()
+    seen = []
+    while (end := stream.latestOffset(at, stream.getDefaultReadLimit())) != at:
+        stream.partitions(at, end)
+        seen.append((committed(broker.bootstrap, group), from_json(at)))
+        at = end
+    assert seen[0][0] == {} and all(told == done for told, done in seen[1:]) and len(seen) == 3
+    assert committed(broker.bootstrap, group) == from_json(at)
+    stream.stop()
 
 
 def _make_again(broker, topic) -> None:

@@ -26,6 +26,11 @@ class Position(NamedTuple):
     timestamp: int = -1
     group: str = ""
 
+    @property
+    def moves(self) -> bool:
+        """Whether it may be somewhere else when it is asked for again. "earliest" only moves past what is gone."""
+        return self.kind not in ("earliest", "offsets") or LATEST in self.by_partition.values()
+
 
 class OffsetRange(NamedTuple):
     """start_offset <= offset < end_offset of one partition."""

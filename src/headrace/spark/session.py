@@ -2,6 +2,7 @@
 
 import os
 import sys
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,10 @@ from typing import TYPE_CHECKING
 from headrace.spark.java import provide_java
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+_listening: "weakref.WeakSet[SparkContext]" = weakref.WeakSet()
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
@@ -69,7 +73,13 @@ def spark_session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    if session.sparkContext not in _listening:
+        from headrace.spark.listener import ProgressListener
+
+        _listening.add(session.sparkContext)
+        session.streams.addListener(ProgressListener(session))
+    return session
 
 
 class ExtraMissing(RuntimeError):

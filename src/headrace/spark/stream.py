@@ -38,6 +38,8 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lookup: Lookup | None = None
         self._progress: Progress | None = None
         self._initial: Offsets | None = None
+        self._has_begun = False
+        """Whether the first batch was planned, by this process or by one before it."""
         self._target: Offsets | None = None
         """Trigger.AvailableNow: where everything ended when the query began."""
         self._latest: Offsets | None = None
@@ -64,11 +66,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Json:
         """Where the query starts. Asked several times per start, and again when the first batch is repeated."""
         if self._initial is None:
-            start = self.progress.pinned_start()
-            if start is None:
-                start = self.lookup.resolve(self._plan.start, self.lookup.partitions(), starting=True)
-                self.progress.pin(start)
-            self._initial = start
+            self._initial = self.lookup.resolve(self._plan.start, self.lookup.partitions(), starting=True)
         return to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -80,10 +78,15 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         begin = from_json(start)
-        if begin != self._initial:
+        is_first, self._has_begun = begin == self._initial and not self._has_begun, True
+        if not is_first:
             # Spark asks for the next batch when all before it are done, also when there is none, as at the end of
             # Trigger.AvailableNow, where it never calls commit().
             self.progress.done(begin)
+        elif self._plan.start.moves:
+            # A checkpoint keeps where batches end, not where the query started: a first batch that a crash cut short would
+            # start wherever "latest" is by then. So the first one is empty, and ends where the query starts.
+            return start
         end = self._latest = self._available_now(begin) if self._target is not None else self._ends(begin)
         if isinstance(limit, ReadAllAvailable) or end == begin:
             return to_json(end)
@@ -137,6 +140,11 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         begin, until = from_json(start), from_json(end)
+        is_first, self._has_begun = begin == self._initial and not self._has_begun, True
+        if is_first:
+            # Where the query would start now, which is behind the end of a first batch that is repeated if others wrote,
+            # or may have partitions that were not there. Nothing that it had to read is lost.
+            begin = {one: min(offset, until[one]) for one, offset in begin.items() if one in until}
         gone = sorted(begin.keys() - until.keys())
         if gone:
             self._lost(f"{listed(gone)} no longer exists; what was not read of it is lost")
