@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Protocol
 
 from confluent_kafka import Producer
@@ -116,7 +117,7 @@ def clusters(bench: Bench, *names: str) -> Iterator[list[Cluster]]:
     with ExitStack() as stack:
         found = []
         for name in names:
-            folder = bench.folder / f"cluster-{name}"
+            folder = Path(mkdtemp(prefix=f"cluster-{name}-", dir=bench.folder))
             if name != APACHE:
                 found.append(stack.enter_context(headrace(name, folder)))
             elif bench.brokers.with_apache:

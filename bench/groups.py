@@ -5,18 +5,21 @@ import re
 import select
 import socket
 import struct
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.reference.apache import run_tool
 
 from bench import load, wire
 from bench.brokers import APACHE, Broker, started
 from bench.clients import RECORD_BYTES, figures
-from bench.measure import cpu_s, median, memory_mb
+from bench.measure import cpu_s, median, memory_mb, percentile
 from bench.report import Part
+from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
 from headrace.protocol.frames import encode_request
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from bench.parts import Bench, Measures
 
 MEMBERS = 50
+GROUPS, GROUP_MEMBERS = 1000, 5
+HEARTBEAT_S = 3.0
+"""What clients do by default."""
 COMMITTERS = (1, 16, 64)
 LOADED = (200_000, 1_000_000)
 """Offsets to load: both brokers, then Headrace alone."""
@@ -32,20 +38,22 @@ COMMIT_PARTITIONS = 100
 REQUEST_PARTITIONS = 1000
 LOADING, NOT_COORDINATOR, REBALANCE, MEMBER_ID_REQUIRED = 14, 16, 27, 79
 JOIN_VERSION, SYNC_VERSION, COMMIT_VERSION, LIST_VERSION, FIND_VERSION = 5, 3, 7, 2, 1
+BUFFER = bytearray(1 << 20)
+PROBE_S = 0.002
 
 
 def send(sock: socket.socket, key: ApiKey, version: int, message: Any) -> None:
     sock.sendall(b"".join(encode_request(API[key], version, 0, "bench", message)))
 
 
-def receive(sock: socket.socket, key: ApiKey, version: int, buffer: bytearray) -> Any:
-    answer = bytes(load.receive_frame(sock, buffer))
+def receive(sock: socket.socket, key: ApiKey, version: int) -> Any:
+    answer = bytes(load.receive_frame(sock, BUFFER))
     return API[key].response.decoder(version)(answer, 4, len(answer))[0]
 
 
 def ask(sock: socket.socket, key: ApiKey, version: int, message: Any) -> Any:
     send(sock, key, version, message)
-    return receive(sock, key, version, bytearray(1 << 20))
+    return receive(sock, key, version)
 
 
 def find_coordinator(sock: socket.socket, group: str) -> None:
@@ -65,7 +73,6 @@ class Member:
         self.group = group
         self.member_id = ""
         self.generation = -1
-        self._buffer = bytearray(1 << 20)
 
     def join(self) -> None:
         kind = m.JoinGroupRequest
@@ -77,7 +84,7 @@ class Member:
         send(self.sock, ApiKey.JOIN_GROUP, JOIN_VERSION, request)
 
     def joined(self) -> Any:
-        answer = receive(self.sock, ApiKey.JOIN_GROUP, JOIN_VERSION, self._buffer)
+        answer = receive(self.sock, ApiKey.JOIN_GROUP, JOIN_VERSION)
         self.member_id = answer.member_id or self.member_id
         self.generation = answer.generation_id
         return answer
@@ -88,8 +95,13 @@ class Member:
         request = kind(group_id=self.group, generation_id=self.generation, member_id=self.member_id, assignments=rows)
         send(self.sock, ApiKey.SYNC_GROUP, SYNC_VERSION, request)
 
+    def heartbeat(self) -> bytes:
+        kind = m.HeartbeatRequest
+        request = kind(group_id=self.group, generation_id=self.generation, member_id=self.member_id)
+        return b"".join(encode_request(API[ApiKey.HEARTBEAT], 0, 0, "bench", request))
+
     def synced(self) -> int:
-        return int(receive(self.sock, ApiKey.SYNC_GROUP, SYNC_VERSION, self._buffer).error_code)
+        return int(receive(self.sock, ApiKey.SYNC_GROUP, SYNC_VERSION).error_code)
 
 
 def rebalance(members: Sequence[Member]) -> bool:
@@ -150,6 +162,62 @@ def group_rebalance(bench: "Bench") -> Part:
     return part
 
 
+# Many groups
+
+
+def heartbeats(broker: Broker, seconds: float) -> "Measures":
+    """A thousand groups of five, each member with a connection of its own, once they are stable."""
+    with ExitStack() as stack:
+        run = time.time_ns()
+        groups = [[Member(broker.port, f"scale-{run}-{n}") for _ in range(GROUP_MEMBERS)] for n in range(GROUPS)]
+        everybody = [member for group in groups for member in group]
+        for member in everybody:
+            stack.enter_context(member.sock)
+        for group in groups:
+            find_coordinator(group[0].sock, group[0].group)
+        begin = time.perf_counter()
+        for member in everybody:
+            member.join()
+            assert member.joined().error_code == MEMBER_ID_REQUIRED
+        for member in everybody:
+            member.join()
+        for member in everybody:
+            answer = member.joined()
+            member.sync([row.member_id for row in answer.members])
+        errors = [member.synced() for member in everybody]  # all of them: each has its answer to read
+        assert not any(errors)
+        formed_s = time.perf_counter() - begin
+        beats = [member.heartbeat() for member in everybody]
+        spent = load.measured(broker.pid, lambda: _beat(everybody, beats, max(seconds, HEARTBEAT_S)))
+    return {
+        "formed s": formed_s, "heartbeats/s": spent.requests_per_s, "CPU µs/heartbeat": spent.cpu_us_per_request,
+        "share of a core %": 100 * spent.broker_cpu_s / spent.seconds, **memory_mb(broker.pid),
+    }  # fmt: skip
+
+
+def _beat(members: Sequence[Member], requests: Sequence[bytes], seconds: float) -> tuple[int, int]:
+    """Every member in its turn, once per interval."""
+    begin, count = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - begin) < seconds:
+        due = int(elapsed / HEARTBEAT_S * len(members))
+        if count >= due:
+            time.sleep(PROBE_S)
+        for number in range(count, due):
+            members[number % len(members)].sock.sendall(requests[number % len(members)])
+        for number in range(count, due):
+            error = receive(members[number % len(members)].sock, ApiKey.HEARTBEAT, 0).error_code
+            assert not error, f"Heartbeat: error {error}"
+        count = max(count, due)
+    return count, 0
+
+
+def group_members(bench: "Bench") -> Part:
+    part = Part("group-members", f"{GROUPS:,} groups of {GROUP_MEMBERS} members, each with a heartbeat every {HEARTBEAT_S:g} s")
+    part.rows = bench.in_turns(("headrace", APACHE), heartbeats)
+    part.goal("heartbeats of 5,000 members: CPU", "share of a core %", at_most=1)
+    return part
+
+
 # Commits
 
 
@@ -207,17 +275,67 @@ def pump(requests: dict[int, tuple[socket.socket, bytes]], seconds: float) -> tu
     return count, 0
 
 
+def flushed_commits_run(connections: int) -> Callable[[Broker, float], "Measures"]:
+    """Apache Kafka made to sync its commits, as Headrace always does."""
+
+    def run(broker: Broker, seconds: float) -> "Measures":
+        with load.connect(broker.port) as sock:
+            find_coordinator(sock, "commits")
+        flush_every(broker, "1")
+        try:
+            return commits_run(connections)(broker, seconds)
+        finally:
+            flush_every(broker, str((1 << 63) - 1))
+
+    return run
+
+
+def flush_every(broker: Broker, messages: str) -> None:
+    entry = ConfigEntry("flush.messages", messages, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, OFFSETS_TOPIC, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.port}"})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def small_produce_run(connections: int) -> Callable[[Broker, float], "Measures"]:
+    """What a commit is held against: one record, synced, one request in flight per connection."""
+    records = wire.random_batch(1, RECORD_BYTES)
+
+    def run(broker: Broker, seconds: float) -> "Measures":
+        with broker.topic("bench-small") as topic:
+            done = load.produce(
+                broker.port, broker.pid, topic, [wire.produce(topic, [0], records)], len(records), seconds=seconds,
+                connections=connections, in_flight=1,
+            )  # fmt: skip
+        return {"commits/s": done.requests_per_s, "CPU µs/commit": done.cpu_us_per_request}
+
+    return run
+
+
 def group_commits(bench: "Bench") -> Part:
     part = Part("group-commits", "OffsetCommit of one partition, one at a time on each connection")
     for connections in COMMITTERS:
-        rows = bench.in_turns(("headrace", APACHE), commits_run(connections))
-        for name, row in rows.items():
-            part.rows[f"{name}, {connections}"] = row
+        runs = {
+            "": (("headrace", APACHE), commits_run(connections)),
+            ", flush.messages=1": ((APACHE,), flushed_commits_run(connections)),
+            ", produce": (("headrace-fsync",), small_produce_run(connections)),
+        }
+        for kind, (names, run) in runs.items():
+            for name, row in bench.in_turns(names, run).items():
+                part.rows[f"{name}{kind}, {connections}"] = row
+        on = f"on {connections} connection{'s' * (connections > 1)}"
         part.goal(
-            f"commits on {connections} connection{'s' * (connections > 1)}: CPU per commit", "CPU µs/commit", at_most=1,
-            of=f"headrace, {connections}", against=f"{APACHE}, {connections}",
+            f"synced commits {on}: commits/s", "commits/s", at_least=1,
+            of=f"headrace, {connections}", against=f"{APACHE}, flush.messages=1, {connections}",
         )  # fmt: skip
-    part.notes.append("Headrace answers once the commit is on disk (fdatasync, shared by all that wait); Kafka once it is in memory.")
+        part.goal(
+            f"synced commits {on}: CPU per commit", "CPU µs/commit", at_most=1,
+            of=f"headrace, {connections}", against=f"{APACHE}, flush.messages=1, {connections}",
+        )  # fmt: skip
+    part.notes.append(
+        "Headrace answers once the commit is on disk (fdatasync, shared by all that wait), Kafka by default once it is in "
+        "memory, with `flush.messages=1` on disk too. `produce` is one synced record of 100 B to Headrace, sent the same way."
+    )
     return part
 
 
@@ -260,12 +378,43 @@ def load_time(bench: "Bench", name: str, count: int) -> "Measures":
     broker.process.stop()
     broker = started(name, folder) if name == APACHE else _restarted(broker)
     begin, cpu = time.perf_counter(), cpu_s(broker.pid)
-    while loaded_groups(broker.port) < count // COMMIT_PARTITIONS:
-        time.sleep(0.01)
-    result = {"load s": time.perf_counter() - begin, "CPU s": cpu_s(broker.pid) - cpu, **memory_mb(broker.pid)}
+    with probed(broker.port) as taken:
+        while loaded_groups(broker.port) < count // COMMIT_PARTITIONS:
+            time.sleep(0.01)
+        load_s = time.perf_counter() - begin
+    taken.sort()
+    result = {
+        "load s": load_s, "CPU s": cpu_s(broker.pid) - cpu, "others wait, p99 ms": percentile(taken, 0.99) * 1000,
+        "others wait, worst ms": taken[-1] * 1000, **memory_mb(broker.pid),
+    }  # fmt: skip
     assert broker.process is not None
     broker.process.stop()
     return result
+
+
+@contextmanager
+def probed(port: int) -> Iterator[list[float]]:
+    """How long somebody else's small requests take meanwhile: a loop that is kept busy answers late."""
+    taken: list[float] = []
+    ended = threading.Event()
+    request = b"".join(encode_request(API[ApiKey.HEARTBEAT], 0, 0, "bench", m.HeartbeatRequest(group_id="probe", member_id="x")))
+
+    def probe() -> None:
+        buffer = bytearray(1 << 10)
+        with load.connect(port) as sock:
+            while not ended.wait(PROBE_S):
+                begin = time.perf_counter()
+                sock.sendall(request)
+                load.receive_frame(sock, buffer)
+                taken.append(time.perf_counter() - begin)
+
+    thread = threading.Thread(target=probe)
+    thread.start()
+    try:
+        yield taken
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _restarted(broker: Broker) -> Broker:
@@ -285,6 +434,7 @@ def group_load(bench: "Bench") -> Part:
         f"{alone:,} offsets against {both:,}: time to load", "load s", at_most=1.5 * alone / both,
         of=f"headrace, {alone:,}", against=f"headrace, {both:,}",
     )  # fmt: skip
+    part.notes.append("Others wait: a Heartbeat to another group every 2 ms while the load runs, from sending to answer.")
     return part
 
 
@@ -322,6 +472,7 @@ def group_consumer(bench: "Bench") -> Part:
 
 PARTS = {
     "group-rebalance": group_rebalance,
+    "group-members": group_members,
     "group-commits": group_commits,
     "group-load": group_load,
     "group-consumer": group_consumer,
