@@ -72,6 +72,8 @@ class ShardHost:
         self.coordinator = coordinator
         self.partition = partition
         self.state = State.LOADING
+        self.reload_ms = 0
+        """How long the last load that failed was waited for."""
         self.shard: GroupShard
         self.timers = TimerSet(coordinator.timers, self._timer_due)
         self._written_end = 0

@@ -89,11 +89,11 @@ class Loader:
         except (KafkaError, ProtocolError, OSError) as error:
             # Serving without what could not be read would send consumers back to where they began, or past records.
             logger.error("%s cannot be loaded, its groups have no coordinator: %s", partition, error)
-            host.state = State.FAILED if host.state is State.LOADING else host.state
+            self._fail(host)
             return
         except Exception:
             logger.exception("%s cannot be loaded, its groups have no coordinator", partition)
-            host.state = State.FAILED if host.state is State.LOADING else host.state
+            self._fail(host)
             return
         finally:
             if is_long:
@@ -115,6 +115,12 @@ class Loader:
         except Exception:
             logger.exception("%s cannot be loaded, its groups have no coordinator", host.partition)
             host.close(Err.NOT_COORDINATOR, State.FAILED)
+            self._coordinator.load_again(host)
+
+    def _fail(self, host: ShardHost) -> None:
+        if host.state is State.LOADING:
+            host.state = State.FAILED
+            self._coordinator.load_again(host)
 
 
 class Catchup:

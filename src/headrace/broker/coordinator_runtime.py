@@ -30,6 +30,8 @@ logger = logging.getLogger("headrace.coordinator")
 
 RELOAD_DELAY_MS = 100
 """A shard that had to be dropped waits so long: what broke it may break it again at once."""
+FAILED_RELOAD_MS, FAILED_RELOAD_MS_MAX = 1_000, 60_000
+"""One that could not be loaded is tried again after a second, then after twice as long each time."""
 
 
 class GroupCoordinator:
@@ -128,6 +130,17 @@ class GroupCoordinator:
         if self.hosts.get(index) is host and not self._closed:
             self.hosts[index] = ShardHost(self, host.partition)
             self.loop.call_later(RELOAD_DELAY_MS / 1000, self._reload_now, self.hosts[index])
+
+    def load_again(self, host: ShardHost) -> None:
+        """`host` could not be loaded. What was in the way, a disk's error or want of memory, may pass."""
+        host.reload_ms = min(2 * host.reload_ms or FAILED_RELOAD_MS, FAILED_RELOAD_MS_MAX)
+        self.loop.call_later(host.reload_ms / 1000, self._load_failed, host)
+
+    def _load_failed(self, host: ShardHost) -> None:
+        index, partition = host.partition.index, host.partition
+        if self.hosts.get(index) is host and not self._closed and _is_led(partition):
+            self._load(index, partition)
+            self.hosts[index].reload_ms = host.reload_ms
 
     def _reload_now(self, host: ShardHost) -> None:
         if self.hosts.get(host.partition.index) is host and host.state is State.LOADING and _is_led(host.partition):

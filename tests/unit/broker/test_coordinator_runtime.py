@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
@@ -373,6 +374,33 @@ def test_a_damaged_offsets_log_is_not_served_as_if_it_were_whole() -> None:
         assert await commit(connection, "g", 2) is Err.NOT_COORDINATOR
         other = next(name for name in "abcdefgh" if partition_for(name, 4) != partition_for("g", 4))
         assert await commit(connection, other, 2) is Err.NONE, "other shards serve on"
+
+    in_world(main)
+
+
+def test_a_shard_that_could_not_be_loaded_is_tried_again() -> None:
+    """Ever more seldom, until what was in the way is gone."""
+
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        connection = await connect()
+        assert await commit(connection, "g", 1) is Err.NONE
+        host = machine.broker.groups.host("g")
+        log, tried = host.partition.log, []
+        read = log.read
+
+        def unreadable(*_: object) -> None:
+            tried.append(world.loop.time())
+            raise OSError(errno.EIO, "planted")
+
+        log.read = unreadable  # type: ignore[method-assign, assignment]
+        host._reload(Err.NOT_COORDINATOR)
+        await asyncio.sleep(16)
+        assert [round(later - earlier) for earlier, later in pairwise(tried)] == [1, 2, 4, 8]
+        log.read = read  # type: ignore[method-assign]
+        await asyncio.sleep(16)
+        assert await committed("g") == {0: 1}
+        assert await commit(connection, "g", 2) is Err.NONE
 
     in_world(main)
 
