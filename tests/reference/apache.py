@@ -14,6 +14,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,6 +32,8 @@ SERVER_JVM = (
     "-server", "-Xmx1G", "-Xms1G", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
 )  # fmt: skip
+# Fifty partitions each, by default, which every start and stop has to open, sync and close.
+SMALL_INTERNAL_TOPICS = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
 START_LIMIT_S = 90
 
 
@@ -38,6 +41,7 @@ class Unavailable(Exception):
     """Apache Kafka cannot run here; the message says what is missing."""
 
 
+@cache
 def java() -> str:
     """The java command, 17 or newer, or Unavailable."""
     home = os.environ.get("JAVA_HOME")

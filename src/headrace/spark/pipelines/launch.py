@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.spark.pipelines.build import Built, build
+from headrace.spark.pipelines.jars import EXTRAS, jars_of
 from headrace.spark.pipelines.load import find_spec, load_pipeline
-from headrace.spark.pipelines.outside import check_outside, has_jar
+from headrace.spark.pipelines.outside import check_outside
 from headrace.spark.pipelines.runner import Outcome, PipelineRun, Snapshot, failures_told
 from headrace.spark.pipelines.runs import RunEntry, checkpoints_locked, create_run
 from headrace.spark.pipelines.sinks import Print, check_all
@@ -45,7 +46,7 @@ def driver_settings(pipeline: Pipeline) -> dict[str, str]:
         sink.format for sink in pipeline.sinks.values()
     }
     extensions = [settings["spark.sql.extensions"]] if "spark.sql.extensions" in settings else []
-    if "delta" in formats and has_jar(pipeline, "delta-spark_"):
+    if "delta" in formats and jars_of(pipeline, EXTRAS["delta"].prefix):
         extensions.append("io.delta.sql.DeltaSparkSessionExtension")
         settings.setdefault("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
     if "iceberg" in formats:

@@ -1,29 +1,22 @@
 """What a spec says about the world outside of it, checked before Spark starts: topics, options, jars."""
 
 import asyncio
-import os
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from headrace.client.admin import LATEST, Admin
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.errors import Err
 from headrace.spark.formats import FormatError, decoder_for
 from headrace.spark.options import OptionError
+from headrace.spark.pipelines.jars import check_jars
 from headrace.spark.pipelines.problems import Problem, SpecInvalid, Where, choose
-from headrace.spark.pipelines.spec import Part, Pipeline, Sink, Source, ValueFormat
+from headrace.spark.pipelines.spec import Pipeline, Sink, Source, ValueFormat
 from headrace.spark.pipelines.topics import OPTION_KEYS, sink_options, source_options
 from headrace.spark.plan import read_plan
 from headrace.spark.sink_options import SinkOptions
 
 CONNECT_LIMIT_S = 10.0
-JARS = {
-    "delta": ("delta-spark_", "io.delta:delta-spark_2.13:4.0.0"),
-    "iceberg": ("iceberg-spark-runtime-", "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0"),
-    "avro": ("spark-avro_", "org.apache.spark:spark-avro_2.13:4.3.0"),
-}
-"""Formats that are no part of Spark: how their jar's name begins, and an example of what to fetch."""
 
 
 def check_options(pipeline: Pipeline) -> list[Problem]:
@@ -35,7 +28,7 @@ def check_options(pipeline: Pipeline) -> list[Problem]:
     for sink in pipeline.sinks.values():
         if sink.topic is not None:
             problems += _refused(sink, SinkOptions.read, sink_options(pipeline, sink))
-    return problems + _missing_jars(pipeline)
+    return problems + check_jars(pipeline)
 
 
 def _check_read(given: Mapping[str, str]) -> None:
@@ -62,40 +55,6 @@ def _refused(
         message, _, fix = str(error).partition(": ")
         return [Problem(where, message, fix)]
     return []
-
-
-def _missing_jars(pipeline: Pipeline) -> list[Problem]:
-    if pipeline.spark.master.startswith("sc://"):
-        return []  # the server has its own jars
-    parts: list[tuple[Part, str | None]] = [(source, source.format) for source in pipeline.sources.values()]
-    parts += [(sink, sink.format) for sink in pipeline.sinks.values()]
-    problems = []
-    for part, format_ in parts:
-        if format_ in JARS and not has_jar(pipeline, JARS[format_][0]):
-            example = JARS[format_][1]
-            problems.append(
-                Problem(
-                    part.place("format"),
-                    f"Spark has no jar for {format_}",
-                    f"add to the spec: spark: {{packages: [{example}]}}, in the version that fits your Spark",
-                )
-            )
-    return problems
-
-
-def has_jar(pipeline: Pipeline, prefix: str) -> bool:
-    conf = pipeline.spark.conf
-    named = [*pipeline.spark.packages, *pipeline.spark.jars]
-    named += re.split(
-        r"[,:]",
-        ",".join(conf.get(key, "") for key in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")),
-    )
-    if any(prefix in name for name in named):
-        return True
-    import pyspark
-
-    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
-    return any((home / "jars").glob(f"{prefix}*"))
 
 
 async def prepare_topics(pipeline: Pipeline, *, create: bool) -> list[Problem]:
