@@ -49,6 +49,8 @@ def _told() -> Iterator[None]:
         kind = type(error).__name__
         if kind == "SpecInvalid":
             _fail(str(error), REFUSED_EXIT)
+        if kind == "MasterUnusable":
+            _fail(f"headrace: {error}", REFUSED_EXIT)
         if kind in ("JavaMissing", "ExtraMissing", "AlreadyRunning", "ProjectExists", "RunFailed"):
             _fail(f"headrace: {error}", 1)
         if isinstance(error, ConnectionError) and not isinstance(error, TimeoutError):

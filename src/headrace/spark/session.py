@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.spark.java import provide_java
+from headrace.spark.masters import check_master
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -48,12 +49,14 @@ def spark_session(
     """A session on `local[*]`, `spark://host:7077`, `yarn`, `k8s://...` or, by Connect, `sc://host:15002`.
 
     Settings in `conf` win over the defaults above. Spark's log goes to `log_file` where one is given, errors to stderr.
-    With `train`, the first session on a machine starts making the JVM's class cache in the background.
+    Raises MasterUnusable at once for an address where no Spark is. With `train`, the first session on a machine starts making
+    the JVM's class cache in the background.
     """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
         raise ExtraMissing("PySpark is not installed: pip install 'headrace[spark]'") from None
+    check_master(master, conf or {})
     if is_connect(master):
         builder = SparkSession.builder.remote(master).appName(app_name)
         for name, value in (conf or {}).items():

@@ -8,6 +8,7 @@ from headrace.client.admin import LATEST, Admin
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.errors import Err
 from headrace.spark.formats import FormatError, decoder_for
+from headrace.spark.masters import MasterUnusable, check_master
 from headrace.spark.options import OptionError
 from headrace.spark.pipelines.jars import check_jars
 from headrace.spark.pipelines.problems import Problem, SpecInvalid, Where, choose
@@ -29,6 +30,16 @@ def check_options(pipeline: Pipeline) -> list[Problem]:
         if sink.topic is not None:
             problems += _refused(sink, SinkOptions.read, sink_options(pipeline, sink))
     return problems + check_jars(pipeline)
+
+
+def check_spark(pipeline: Pipeline) -> list[Problem]:
+    """Whether there is a Spark where the pipeline is to run."""
+    try:
+        check_master(pipeline.spark.master, pipeline.spark.conf)
+    except MasterUnusable as error:
+        where = pipeline.spark.place("master") if "master" in pipeline.spark.at else pipeline.place("spark")
+        return [Problem(where, error.message, error.fix)]
+    return []
 
 
 def _check_read(given: Mapping[str, str]) -> None:
@@ -157,7 +168,7 @@ async def topic_ends(pipeline: Pipeline) -> dict[str, dict[str, int]]:
 
 def check_outside(pipeline: Pipeline, *, create: bool = False) -> None:
     """Raises SpecInvalid with everything that is wrong outside."""
-    problems = check_options(pipeline)
+    problems = check_options(pipeline) + check_spark(pipeline)
     if not problems:
         problems = asyncio.run(prepare_topics(pipeline, create=create))
     if problems:
