@@ -137,6 +137,7 @@ def test_bytes_and_slices_arrive_exactly_in_order(
     dice = Random(seed)
     monkeypatch.setattr(subject, "TURN_BYTES", dice.choice([3_000, 50_000, 4 << 20]))
     monkeypatch.setattr(subject, "SLICE_COPY_BYTES", dice.choice([1000, 65_536]))
+    monkeypatch.setattr(subject, "GATHER_BYTES", dice.choice([0, 3000, 250_000]))
 
     async def scenario(sender: Sender, peer: socket.socket) -> None:
         for _ in range(dice.randint(3, 8)):
@@ -183,12 +184,13 @@ def test_a_socket_that_drains_at_the_last_moment_does_not_stop_the_sender(store:
             self.transport = transport
             self.peer = peer
             self.got = bytearray()
+            self.reads = True
 
         def __getattr__(self, name: str) -> object:
             return getattr(self.transport, name)
 
         def write(self, data: bytes) -> None:
-            while True:
+            while self.reads:
                 try:
                     piece = self.peer.recv(1 << 20)
                 except BlockingIOError:
@@ -208,6 +210,7 @@ def test_a_socket_that_drains_at_the_last_moment_does_not_stop_the_sender(store:
             else:
                 sender.outbox.send([data, store.slice(number, 4000)])
                 expected += data + store.data[number : number + 4000]
+        draining.reads = False
         draining.got += await receive(peer, len(expected) - len(draining.got))
         assert draining.got == expected
 
@@ -237,17 +240,20 @@ def test_nobody_is_starved_by_a_reader_that_keeps_up(store: Store, monkeypatch: 
     assert turns > 10
 
 
+@pytest.mark.parametrize("cut", [(50_000, 100_000), (99_000, 2_000)], ids=["long", "short"])
 @pytest.mark.parametrize("kind", [SocketOutbox, TransportOutbox])
-def test_a_file_cut_short_closes_the_connection(tmp_path: Path, kind: type[SocketOutbox] | type[TransportOutbox]) -> None:
+def test_a_file_cut_short_closes_the_connection(
+    tmp_path: Path, kind: type[SocketOutbox] | type[TransportOutbox], cut: tuple[int, int]
+) -> None:
     store = Store(tmp_path / "cut")
     os.truncate(tmp_path / "cut", 100_000)
 
     async def scenario(sender: Sender, peer: socket.socket) -> None:
-        sender.outbox.send([b"head", store.slice(50_000, 100_000), b"tail"])
+        sender.outbox.send([b"head", store.slice(*cut), b"tail"])
         sender.outbox.send([b"another answer"])
         sender.outbox.send([b"another answer", store.slice(0, 10)])
         got = await receive(peer, 10**9)
-        assert got == (b"head" + store.data[50_000:100_000])[: len(got)], "bytes after the hole"
+        assert got == (b"head" + store.data[cut[0] : 100_000])[: len(got)], "bytes after the hole"
         await until(lambda: sender.lost)
 
     try:
