@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 BASE   := $(VENV)/.installed-base
 STAMP  := $(VENV)/.installed
 ARGS   ?=
+# Processes that share the tests; most tests wait most of the time, some keep a core busy.
+JOBS   ?= 2
 .DEFAULT_GOAL := help
 # Compiled modules are kept: without them every start of a broker compiles a hundred files.
 export PYTHONDONTWRITEBYTECODE =
@@ -39,7 +41,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import contracts
 	@$(BIN)/lint-imports
 
 test: lint ## lint, then every test that fits in minutes
-	@$(BIN)/python -m pytest -m "not soak"
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not soak"
 
 soak: $(STAMP) ## the long runs: many seeds, kill -9 loops, power cuts
 	@$(BIN)/python -m pytest -m soak -v

@@ -1,11 +1,20 @@
-"""Fixtures every test may ask for."""
+"""Fixtures every test may ask for, and how processes of one run share the tests."""
 
+import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.compat.process import HeadraceProcess
 from tests.reference.apache import ApacheKafka, Unavailable, apache_kafka
+
+if TYPE_CHECKING:
+    from tests.schedule import ByFile
+
+# For Spark's drivers, here and in processes of tests: they live for seconds, in which the second compiler and a collector
+# with threads of its own take twice the time that they would save in an hour.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +32,17 @@ def headrace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeadraceProce
     """A running Headrace broker, shared by the whole run on the same terms; node id 1 as its Apache twin."""
     with HeadraceProcess(tmp_path_factory.mktemp("headrace") / "data", config={"node.id": 1}) as broker:
         yield broker
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "ByFile":
+    from tests.schedule import ByFile
+
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        from tests.schedule import in_order
+
+        in_order(items)

@@ -65,7 +65,7 @@ def consumed(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tupl
     found: dict[int, list[tuple]] = {p: [] for p in range(partitions)}
     ended: set[int] = set()
     while len(ended) < partitions:
-        for message in consumer.consume(1000, 10):
+        for message in consumer.consume(1000, 0.2):
             if message.error() is not None:
                 assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
                 ended.add(message.partition())

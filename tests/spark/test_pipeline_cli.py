@@ -38,44 +38,6 @@ def headrace(environment: dict[str, str], *words: str, cwd: Path, code: int = 0)
     return done.stdout if code == 0 else done.stderr
 
 
-def test_project_from_init_runs_in_the_background_until_stopped(
-    spark: "SparkSession", tmp_path: Path, environment: dict[str, str]
-) -> None:
-    assert "headrace pipeline run --once" in headrace(environment, "init", "shop", cwd=tmp_path)
-    project = tmp_path / "shop"
-    started = headrace(environment, "run", "--detach", "--spark", "local[2]", cwd=project)
-    run_id = started.split()[0]
-    assert run_id.startswith("shop-")
-
-    refused = headrace(environment, "run", cwd=project, code=1)
-    assert "is already running" in refused and run_id in refused
-
-    state = wait_for_rows(environment, project, 200)
-    assert state["state"] == "running"
-    counts = next(query for query in state["progress"]["queries"] if query["sink"] == "orders_by_country")["expectations"]
-    assert counts["clean.positive_amount"] == {"rows": 200, "failed": 12}
-    assert run_id in headrace(environment, "list", cwd=tmp_path)
-
-    assert headrace(environment, "stop", "shop", cwd=tmp_path).strip() == f"{run_id}: stopped"
-    assert "nothing runs" in headrace(environment, "list", cwd=tmp_path)
-    assert "stopped" in headrace(environment, "list", "--all", cwd=tmp_path)
-    assert "shop: stopped" in headrace(environment, "watch", run_id, cwd=tmp_path)
-    assert spark.read.parquet(str(project / "out/orders")).count() == 188
-    assert spark.read.json(str(project / "out/rejected")).count() == 12
-
-
-def wait_for_rows(environment: dict[str, str], project: Path, rows: int) -> dict[str, Any]:
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        state: dict[str, Any] = json.loads(headrace(environment, "watch", "--json", cwd=project))
-        assert state["state"] in ("starting", "running"), state
-        queries = state["progress"]["queries"]
-        if queries and all(query["rows_in"] >= rows for query in queries):
-            return state
-        time.sleep(0.5)
-    raise AssertionError(f"no {rows} rows within {LIMIT_S} s")
-
-
 @pytest.fixture
 def here(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Commands in this process, for those that need no Spark."""
@@ -87,6 +49,44 @@ def here(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.Monkey
         return done.output
 
     return call
+
+
+def test_project_from_init_runs_in_the_background_until_stopped(
+    spark: "SparkSession", tmp_path: Path, environment: dict[str, str], here: Callable[..., str]
+) -> None:
+    assert "headrace pipeline run --once" in here("init", "shop")
+    project = tmp_path / "shop"
+    started = headrace(environment, "run", "--detach", "--spark", "local[2]", cwd=project)
+    run_id = started.split()[0]
+    assert run_id.startswith("shop-")
+
+    refused = headrace(environment, "run", cwd=project, code=1)
+    assert "is already running" in refused and run_id in refused
+
+    state = wait_for_rows(here, 200)
+    assert state["state"] == "running"
+    counts = next(query for query in state["progress"]["queries"] if query["sink"] == "orders_by_country")["expectations"]
+    assert counts["clean.positive_amount"] == {"rows": 200, "failed": 12}
+    assert run_id in here("list")
+
+    assert headrace(environment, "stop", "shop", cwd=tmp_path).strip() == f"{run_id}: stopped"
+    assert "nothing runs" in here("list")
+    assert "stopped" in here("list", "--all")
+    assert "shop: stopped" in here("watch", run_id)
+    assert spark.read.parquet(str(project / "out/orders")).count() == 188
+    assert spark.read.json(str(project / "out/rejected")).count() == 12
+
+
+def wait_for_rows(here: Callable[..., str], rows: int) -> dict[str, Any]:
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        state: dict[str, Any] = json.loads(here("watch", "--json"))
+        assert state["state"] in ("starting", "running"), state
+        queries = state["progress"]["queries"]
+        if queries and all(query["rows_in"] >= rows for query in queries):
+            return state
+        time.sleep(0.2)
+    raise AssertionError(f"no {rows} rows within {LIMIT_S} s")
 
 
 def test_bad_specs_and_commands_end_at_once_and_say_why(tmp_path: Path, here: Callable[..., str]) -> None:

@@ -13,7 +13,7 @@ from headrace.records.batch import check_stored
 from headrace.storage.files import RealDisk
 from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
-from tests.reference.apache import ApacheKafka, Unavailable, dump_log
+from tests.reference.apache import SMALL_INTERNAL_TOPICS, ApacheKafka, Unavailable, dump_log
 
 from .helpers import append, offsets, read_all
 
@@ -28,7 +28,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """`clean`: a data folder after an orderly stop; `killed`: the same one after more work and kill -9."""
     folder = tmp_path_factory.mktemp("kafka")
     try:
-        broker = ApacheKafka(folder / "broker", properties={"log.index.interval.bytes": 2000}).start()
+        broker = ApacheKafka(folder / "broker", properties={"log.index.interval.bytes": 2000, **SMALL_INTERNAL_TOPICS}).start()
     except Unavailable as missing:
         pytest.skip(str(missing))
     try:
@@ -152,13 +152,13 @@ def test_kafka_starts_on_what_headrace_closed(work: Path, tmp_path: Path) -> Non
     end_offset = log.end_offset
     assert log.active.base_offset > before
     manager.close(broker_epoch=5, high_watermarks={("t", 0): end_offset})
-    with ApacheKafka(tmp_path / "broker", data=folder.parent) as broker:
+    with ApacheKafka(tmp_path / "broker", data=folder.parent, properties=SMALL_INTERNAL_TOPICS) as broker:
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "isolation.level": "read_uncommitted"})
         consumer.assign([TopicPartition("t", 0, 0)])
         seen = 0
         last = -1
         while last < end_offset - 1:
-            for message in consumer.consume(500, 30):
+            for message in consumer.consume(500, 0.5):
                 assert message.error() is None
                 last = message.offset() or 0
                 seen += 1
