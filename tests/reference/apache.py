@@ -139,7 +139,10 @@ def answers_metadata(port: int) -> bool:
 
 
 def random_cluster_id() -> str:
-    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    """As Kafka makes them: none that a command line could take for an option."""
+    while (found := urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return found
 
 
 class ApacheKafka:
@@ -317,15 +320,11 @@ class ApacheCluster:
         self.kill9()
 
 
-# A new cluster with this feature writes min.insync.replicas into its dynamic configs by itself.
-WITHOUT_ELR = ("--feature", "eligible.leader.replicas.version=0")
-
-
 @contextmanager
 def apache_kafka(properties: Mapping[str, object] | None = None, jvm: Sequence[str] = QUICK_JVM) -> Iterator[ApacheKafka]:
     """A running node in a folder of its own that is removed afterwards."""
     with (
         tempfile.TemporaryDirectory(prefix="headrace-apache-") as folder,
-        ApacheKafka(Path(folder), properties=properties, jvm=jvm, format_args=WITHOUT_ELR) as broker,
+        ApacheKafka(Path(folder), properties=properties, jvm=jvm) as broker,
     ):
         yield broker

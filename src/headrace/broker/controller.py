@@ -18,8 +18,9 @@ from headrace.broker.probe import Presence, probe
 from headrace.errors import Err, KafkaError
 from headrace.metadata.controller import Controller
 from headrace.metadata.heartbeats import BrokerState, Reply
-from headrace.metadata.image import RECOVERING, Broker, Endpoint, Image
+from headrace.metadata.image import Broker, Endpoint, Image
 from headrace.metadata.outcome import RECORDS_PER_REQUEST_MAX, Outcome
+from headrace.metadata.partitions import is_unclean
 from headrace.metadata.policy import UNCLEAN
 from headrace.metadata.records import Record
 from headrace.metadata.sessions import NO_OFFSET, Sessions
@@ -117,13 +118,14 @@ class ActiveController:
     def _tell_losses(self, image: Image, records: list[Record]) -> None:
         """An unclean election is allowed where somebody said so, and never silent."""
         for record, _ in records:
-            if isinstance(record, m.PartitionChangeRecord) and record.leader_recovery_state == RECOVERING:
+            if isinstance(record, m.PartitionChangeRecord):
                 topic = image.topics[record.topic_id]
-                logger.error(
-                    "unclean election: broker %d leads %s-%d without having been in sync; records may be lost (offline before: ISR %s)",
-                    record.leader, topic.name, record.partition_id,
-                    list(topic.partitions[record.partition_id].isr),
-                )  # fmt: skip
+                partition = topic.partitions[record.partition_id]
+                if is_unclean(partition, record):
+                    logger.error(
+                        "unclean election: broker %d leads %s-%d without having been in sync; records may be lost (offline before: ISR %s)",
+                        record.leader, topic.name, record.partition_id, list(partition.isr),
+                    )  # fmt: skip
             elif isinstance(record, m.ConfigRecord) and record.name == UNCLEAN:
                 self._loop.call_soon(self._run_chore, self._elect_unclean)
 

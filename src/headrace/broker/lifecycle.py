@@ -125,7 +125,7 @@ class Lifecycle:
                 error = failed.error
             if error is Err.NONE:
                 self.epoch = answer.broker_epoch
-                self._broker.node.broker_epoch = self.epoch
+                await self._broker.node.registered(self.epoch)
                 return
             if error in FATAL and not patient:
                 raise RegistrationRefused(f"broker {self._member.node_id} cannot join: {FATAL[error]} [{error.name}]")

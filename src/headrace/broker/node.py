@@ -10,6 +10,7 @@ from headrace.broker.connection import Connection
 from headrace.broker.controller import ActiveController
 from headrace.broker.handlers.producers import ProducerIds
 from headrace.broker.lifecycle import Lifecycle, Member, RegistrationRefused
+from headrace.broker.partition import FSYNC
 from headrace.broker.quorum_network import QuorumNetwork
 from headrace.config import BrokerConfig, LogConfig
 from headrace.errors import KafkaError
@@ -165,6 +166,7 @@ class Node:
             election_backoff_ms_max=config["controller.quorum.election.backoff.max.ms"],
             request_timeout_ms=config["controller.quorum.request.timeout.ms"],
             retry_backoff_ms=config["controller.quorum.retry.backoff.ms"],
+            min_insync_replicas=config["min.insync.replicas"],
             auto_join=config["controller.quorum.auto.join.enable"],
         )
 
@@ -185,8 +187,6 @@ class Node:
         """Tell the cluster that this broker is here, fenced, and catch up with what the cluster knows."""
         config = self._broker.config
         live = self.logs.live_dirs()
-        # A clean stop noted the epoch it ended in: then the controller knows that this log has lost nothing.
-        clean = all(log_dir.clean for log_dir in live)
         member = Member(
             node_id=config.node_id,
             cluster_id=self.cluster_id,
@@ -194,7 +194,7 @@ class Node:
             endpoints=self._registered_listeners(),
             rack=config["broker.rack"],
             directory_ids=sorted(log_dir.directory_id for log_dir in live),
-            previous_broker_epoch=max((log_dir.broker_epoch for log_dir in live), default=-1) if clean else -1,
+            previous_broker_epoch=self.logs.whole_since(),
         )
         try:
             epoch = await self.lifecycle.register(member)
@@ -202,6 +202,12 @@ class Node:
             raise StartupError(str(refused)) from refused
         await self.until(lambda image: image.offset >= epoch)
         self._follow()
+
+    async def registered(self, epoch: int) -> None:
+        """A new broker epoch begins. With every record on disk before it counts, no end of this life can lose any."""
+        self.broker_epoch = epoch
+        if self._broker.config["durability"] == FSYNC:
+            await self._runtime.run_in_thread(self.logs.vouch, epoch)
 
     def _follow(self) -> None:
         """From here on metadata takes effect. Not earlier: old metadata would disown folders of newer topics."""
@@ -321,7 +327,8 @@ class Node:
         await self._runtime.run_in_thread(self.logs.checkpoint_plan().run)
 
     def high_watermarks(self) -> dict[tuple[str, int], int]:
-        return {(p.topic, p.index): p.high_watermark for p in self._broker.replicas if not p.failed}
+        """Of what is here: the next start takes what it does not find below them for lost."""
+        return {(p.topic, p.index): min(p.high_watermark, p.countable_end) for p in self._broker.replicas if not p.failed}
 
     def dir_failed(self, log: Log, error: OSError) -> None:
         if log.abandoned:

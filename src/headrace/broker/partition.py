@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.partition")
 
+FSYNC = "fsync"
+"""`durability`: a record counts once it is on disk."""
+
 NO_TIMESTAMP = -1
 WRITEBACK_BYTES = 8 << 20
 NEVER = (1 << 63) - 1

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.broker.fetchers import Fetchers
@@ -13,9 +14,10 @@ from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.metadata.delta import Delta, PartitionChange
 from headrace.metadata.directories import is_reserved
-from headrace.metadata.image import NO_LEADER, TOPIC_CONFIG, Image
+from headrace.metadata.image import LOST_DIRECTORY, NO_LEADER, TOPIC_CONFIG, Image
 from headrace.metadata.image import Partition as Assignment
 from headrace.replication.throttle import Throttle
+from headrace.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS
 from headrace.storage.log import NO_SPACE, Log
 
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ logger = logging.getLogger("headrace.replicas")
 PORTION_SECONDS = 0.02
 PORTION_CHANGES = 200
 """How much metadata is applied before others have their turn."""
+EMPTIED = (
+    "%s is empty, and had records up to %d: it is offline until another replica leads it. Restore the folder; or, to begin"
+    " it anew without them, take its lines out of %s and %s while this node is stopped"
+)
 FULL_DISK_SECONDS = 1.0
 """How long after a replica could not be created for want of room that is tried again."""
 
@@ -121,6 +127,10 @@ class Replicas:
         for log in list(logs.logs.values()):
             if (log.topic not in self.by_name) or log.partition not in self.by_name[log.topic]:
                 logger.warning("%s is not of this cluster's topics: set aside as %s", log.path, logs.remove(log, "-stray"))
+        for topic_name, index in list(logs.missing):
+            known = image.topic_named(topic_name)
+            if known is None or index not in known.partitions or node_id not in known.partitions[index].replicas:
+                logs.forget_missing((topic_name, index))
         self.isr.start()
 
     def lead_all(self, image: Image) -> None:
@@ -251,20 +261,52 @@ class Replicas:
         else:
             partition.reassign(new)
             self.isr.consider_all(partition)
+            if partition.log.holes:
+                self._damaged(partition)
 
     def _lead(self, partition: Partition, assigned: Assignment) -> None:
         if partition.failed:
             return  # its disk is gone; the controller hears of it, if it has not yet
-        if partition.incomplete and len(assigned.replicas) > 1:
-            # The controller did not know that its disk was emptied. Better nobody leads than one who has lost it all.
-            logger.critical("%s: its records are lost here; not leading until another replica has led", partition)
+        if self._is_unfit(partition, assigned):
+            # The controller did not know. Better nobody leads than one who has lost what others may have.
+            logger.critical("%s: records are lost here; not leading until another replica has led", partition)
             partition.become_follower(NO_LEADER, assigned.leader_epoch)
+            self._give_up(partition)
         else:
+            if partition.incomplete:
+                logger.critical("%s: committed records are lost here, and no other replica has them", partition)
+                partition.incomplete = False
             partition.become_leader(assigned)
+
+    def _is_unfit(self, partition: Partition, assigned: Assignment) -> bool:
+        """Whether a replica lacks records that it once had, and another one should lead."""
+        if not partition.incomplete and not partition.log.holes:
+            return False
+        if any(replica != self._environment.node_id and self._eligible(replica, -1) for replica in assigned.isr):
+            return True
+        return partition.incomplete and not partition.log.end_offset and len(assigned.replicas) > 1
+
+    def _give_up(self, partition: Partition) -> None:
+        """Have the controller elect another: to it, this replica is on a disk that is lost."""
+        self._unassigned[partition.topic_id, partition.index] = LOST_DIRECTORY
+        self._broker.spawn(self._assign())
+
+    def _hole_found(self, partition: Partition) -> None:
+        """In whichever thread."""
+        self._broker.runtime.loop.call_soon_threadsafe(self._damaged, partition)
+
+    def _damaged(self, partition: Partition) -> None:
+        """A segment was set aside while this node leads: in-sync followers have what is missing here."""
+        known = self._broker.image.partition(partition.topic_id, partition.index)
+        if not self._closed and partition.leader is not None and known is not None and self._is_unfit(partition, known):
+            logger.critical("%s: a segment is damaged; another in-sync replica is to lead", partition)
+            self._give_up(partition)
 
     def _follow(self, partition: Partition, assigned: Assignment) -> None:
         if self._environment.node_id not in assigned.isr:
             partition.incomplete = False  # nobody counts on it any more
+        if assigned.leader != NO_LEADER and assigned.directory_of(self._environment.node_id) == LOST_DIRECTORY:
+            self._note_directory(partition)  # it copies what it lacks, and may lead again once it is in sync
         if partition.leader_epoch == assigned.leader_epoch and partition.leader is None and partition.copying is not None:
             self.fetchers.isr_changed(partition)
             return  # the same leader
@@ -281,11 +323,14 @@ class Replicas:
             partitions = self.by_id[change.topic_id] = self.by_name[change.topic_name] = {}
         partition = partitions.get(change.partition)
         if partition is None:
-            log = self._open(change, image)
+            lost = self._was_lost(change)
+            log = self._open(change, image, lost)
             if log is not None:
                 partition = Partition(change.topic_name, change.topic_id, change.partition, log, self._environment)
-                partition.restore(self._saved_watermark(partition))
-                partition.incomplete = self._was_lost(change) and log.end_offset == 0
+                saved = self._saved_watermark(partition)
+                partition.restore(saved)
+                partition.incomplete = log.end_offset == 0 if lost else log.end_offset < saved and self._environment.durable_acks
+                log.on_hole = partial(self._hole_found, partition)
                 partitions[change.partition] = partition
                 if self._is_new(change):
                     self._note_directory(partition)
@@ -295,7 +340,7 @@ class Replicas:
         """Whether this node had no replica before: so there is nothing of it on any disk."""
         return change.old is None or self._environment.node_id not in change.old.replicas
 
-    def _open(self, change: PartitionChange, image: Image) -> Log | None:
+    def _open(self, change: PartitionChange, image: Image, lost: bool) -> Log | None:
         logs = self._broker.logs
         topic, index = change.topic_name, change.partition
         log = logs.get(topic, index)
@@ -311,11 +356,13 @@ class Replicas:
         directory = change.new.directory_of(self._environment.node_id)
         known = {log_dir.directory_id for log_dir in logs.live_dirs()}
         led_elsewhere = change.new.leader not in (NO_LEADER, self._environment.node_id)
-        if (topic, index) in logs.offline or (
-            self._was_lost(change) and not (led_elsewhere and len(known) == len(logs.dirs))
-        ):
+        if (topic, index) in logs.offline or (lost and not (led_elsewhere and len(known) == len(logs.dirs))):
             # Its records are on a disk that is gone: an empty log in its place would look like the truth.
-            logger.error("%s-%d is offline with its log directory", topic, index)
+            if (missing := logs.missing.get((topic, index))) is None:
+                logger.error("%s-%d is offline with its log directory", topic, index)
+            else:
+                logger.critical(EMPTIED, missing.folder, missing.vouched_end, RECOVERY_POINTS, HIGH_WATERMARKS)
+                self._unassigned[change.topic_id, index] = LOST_DIRECTORY
             return None
         try:
             return logs.create(
@@ -349,6 +396,8 @@ class Replicas:
         if self._is_new(change):
             return False
         logs = self._broker.logs
+        if (change.topic_name, change.partition) in logs.missing:
+            return self._environment.node_id in (*change.new.isr, *change.new.elr, *change.new.last_known_elr)
         directory = change.new.directory_of(self._environment.node_id)
         if is_reserved(directory):
             return any(log_dir.failed is not None for log_dir in logs.dirs)

@@ -30,7 +30,7 @@ from headrace.broker.maintenance import Maintenance
 from headrace.broker.metrics import Collector, GcWatch, Metrics
 from headrace.broker.node import ClientEndpoint, Node
 from headrace.broker.node import StartupError as StartupError
-from headrace.broker.partition import Environment, Partition
+from headrace.broker.partition import FSYNC, Environment, Partition
 from headrace.broker.peers import Peers
 from headrace.broker.replicas import Replicas
 from headrace.broker.router import HotHandler, Router
@@ -148,7 +148,7 @@ class Broker:
             node_id=self.node_id,
             wall_ms=runtime.clock.wall_ms,
             syncer=self.syncer,
-            durable_acks=config["durability"] == "fsync",
+            durable_acks=config["durability"] == FSYNC,
             validate_records=config["record.validation"] == "records",
             fetchable=self._fetchable,
             dir_failed=self.dir_failed,

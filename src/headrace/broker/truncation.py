@@ -13,6 +13,7 @@ from headrace.protocol.api import ApiKey
 if TYPE_CHECKING:
     from headrace.broker.replica_fetcher import Copy
     from headrace.broker.server import Broker
+    from headrace.storage.manager import LogDir
 
 logger = logging.getLogger("headrace.truncation")
 
@@ -53,6 +54,14 @@ class Truncation:
 
     def cut(self, cuts: "list[tuple[Copy, int]]") -> None:
         """Drop what these replicas have and their leader does not."""
+        by_dir: dict[LogDir, list[tuple[Copy, int]]] = {}
+        for copy, offset in cuts:
+            by_dir.setdefault(self._broker.logs.dir_of(copy.partition.log), []).append((copy, offset))
+        for together in by_dir.values():
+            self._cut(together)  # a disk that fails takes nobody else's replicas with it
+
+    def _cut(self, cuts: "list[tuple[Copy, int]]") -> None:
+        """Of one log dir."""
         logs = self._broker.logs
         offsets = {}
         vouched = False

@@ -51,8 +51,6 @@ def alter_incrementally(
     changes: Sequence[Change],
     current: Mapping[str, str],
     broker: BrokerConfig,
-    *,
-    elr: bool = False,
 ) -> Altered:
     """IncrementalAlterConfigs of one resource, as the controller decides it.
 
@@ -63,7 +61,7 @@ def alter_incrementally(
     wanted: dict[str, str | None] = {}
     for key, op, value in changes:
         wanted[key] = _apply(resource, key, op, value, current.get(key))
-    return _finish(resource, name, wanted, current, broker, elr)
+    return _finish(resource, name, wanted, current, broker)
 
 
 def replace_all(
@@ -72,8 +70,6 @@ def replace_all(
     configs: Sequence[tuple[str, str | None]],
     current: Mapping[str, str],
     broker: BrokerConfig,
-    *,
-    elr: bool = False,
 ) -> Altered:
     """AlterConfigs of one resource: what is not named goes back to its default."""
     if resource == Resource.BROKER_LOGGER:
@@ -82,7 +78,7 @@ def replace_all(
         )
     _check_keys(configs)
     wanted = dict(configs) | {key: None for key in current if key not in dict(configs)}
-    return _finish(resource, name, wanted, current, broker, elr)
+    return _finish(resource, name, wanted, current, broker)
 
 
 def _check_keys(pairs: Iterable[tuple[str, str | None]]) -> None:
@@ -143,7 +139,6 @@ def _finish(
     wanted: Mapping[str, str | None],
     current: Mapping[str, str],
     broker: BrokerConfig,
-    elr: bool,
 ) -> Altered:
     # Brokers reload what files a value names when it is written again, so for them every value is recorded.
     changes = {
@@ -158,13 +153,11 @@ def _finish(
         else:
             overrides[key] = value
     validate(resource, name, overrides, current, broker)
-    if elr and resource == Resource.BROKER:
-        _check_elr(name, changes)
     return Altered(overrides, changes)
 
 
-def _check_elr(name: str, changes: Mapping[str, str | None]) -> None:
-    """Eligible leader replicas count on one min.insync.replicas for the whole cluster."""
+def check_elr(name: str, changes: Mapping[str, str | None]) -> None:
+    """Of a broker resource, once the broker agrees: eligible leader replicas count on one min.insync.replicas for all."""
     if "min.insync.replicas" not in changes:
         return
     if name:

@@ -297,9 +297,7 @@ def _rules(image: Image, partition: Partition, min_isr: int, alive: Callable[[in
             return False
         if metadata_version < DIRECTORIES_LEVEL or broker_id not in partition.replicas:
             return True
-        directory = partition.directory_of(broker_id)
-        reserved = int.from_bytes(directory, "big") < RESERVED_DIRECTORIES_END
-        return reserved or directory in image.brokers[broker_id].log_dirs
+        return image.brokers[broker_id].has_online_directory(partition.directory_of(broker_id))
 
     return Rules(
         metadata_version=metadata_version,

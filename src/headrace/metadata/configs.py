@@ -13,6 +13,7 @@ from headrace.config.alter import (
     Resource,
     alter_incrementally,
     check_broker_change,
+    check_elr,
     check_other_broker_change,
     replace_all,
 )
@@ -37,12 +38,10 @@ def incremental_alter_configs(
     config: BrokerConfig,
     loggers: Loggers | None = None,
 ) -> Outcome[m.IncrementalAlterConfigsResponse]:
-    elr = ELR_VERSION in image.features
-
     def alter(resource: Any, current: dict[str, str]) -> Altered:
         changes = [(c.name, c.config_operation, c.value) for c in resource.configs]
         return alter_incrementally(
-            resource.resource_type, resource.resource_name, changes, current, config, elr=elr
+            resource.resource_type, resource.resource_name, changes, current, config
         )
 
     answers: list[Any] = []
@@ -65,11 +64,9 @@ def incremental_alter_configs(
 def alter_configs(
     image: Image, request: m.AlterConfigsRequest, config: BrokerConfig
 ) -> Outcome[m.AlterConfigsResponse]:
-    elr = ELR_VERSION in image.features
-
     def alter(resource: Any, current: dict[str, str]) -> Altered:
         pairs = [(c.name, c.value) for c in resource.configs]
-        return replace_all(resource.resource_type, resource.resource_name, pairs, current, config, elr=elr)
+        return replace_all(resource.resource_type, resource.resource_name, pairs, current, config)
 
     answers: list[Any] = []
 
@@ -141,6 +138,8 @@ def _alter_one(image: Image, resource: Any, config: BrokerConfig, alter: Alter) 
             check_other_broker_change(altered.overrides)
         else:
             check_broker_change(name, altered.overrides, config)
+        if ELR_VERSION in image.features:
+            check_elr(name, altered.changes)
     check_exists(image, kind, name)
     return [config_record(kind, name, key, value) for key, value in altered.changes.items()]
 

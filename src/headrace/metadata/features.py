@@ -41,7 +41,7 @@ def update_features(
         for name, new_level in updates.items():
             _check_update(image, name, new_level, kinds[name], proposed)
             if name == ELR_VERSION and new_level and name not in image.features:
-                records += _one_minimum(image, min_insync_replicas)
+                records += one_minimum(image, min_insync_replicas)
             records.append((m.FeatureLevelRecord(name=name, feature_level=new_level), 0))
     except KafkaError as error:
         response = m.UpdateFeaturesResponse(error_code=error.error, error_message=error.message)
@@ -55,7 +55,7 @@ def update_features(
     return Outcome([] if request.validate_only else records, response)
 
 
-def _one_minimum(image: Image, min_insync_replicas: int) -> list[Record]:
+def one_minimum(image: Image, min_insync_replicas: int) -> list[Record]:
     """Before leaders are chosen by it, `min.insync.replicas` is one number that all controllers and brokers agree on."""
     records: list[Record] = []
     if MIN_ISR not in image.config(BROKER_CONFIG, ""):

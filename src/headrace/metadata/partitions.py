@@ -101,6 +101,11 @@ def change(
     return record, level(rules.metadata_version).partition_change_record
 
 
+def is_unclean(partition: Partition, record: m.PartitionChangeRecord) -> bool:
+    """Whether it makes somebody lead who may lack committed records."""
+    return record.leader >= 0 and record.leader not in (*partition.isr, *partition.elr)
+
+
 def _complete_reassignment(wanted: Wanted) -> None:
     """Drop the replicas being removed once the added ones are in sync; with fewer added than removed, once all are."""
     if not wanted.removing and not wanted.adding:

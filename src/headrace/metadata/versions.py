@@ -6,6 +6,8 @@ from headrace.metadata.image import METADATA_VERSION
 
 KRAFT_VERSION = "kraft.version"
 ELR_VERSION = "eligible.leader.replicas.version"
+ELR_VERSION_LATEST = 1
+"""1: who left an ISR that was too small may still lead (KIP-966)."""
 GROUP_VERSION = "group.version"
 GROUP_VERSION_LATEST = 1
 """1: the consumer protocol (KIP-848)."""
@@ -64,7 +66,7 @@ EPOCH_BUMP_ON_SHRINK_BELOW = 12
 KNOWN_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (7, METADATA_VERSION_LATEST),
     KRAFT_VERSION: (0, 1),
-    ELR_VERSION: (0, 1),
+    ELR_VERSION: (0, ELR_VERSION_LATEST),
     GROUP_VERSION: (0, GROUP_VERSION_LATEST),
     "transaction.version": (0, 2),
     "share.version": (0, 1),
@@ -75,7 +77,7 @@ KNOWN_FEATURES: dict[str, tuple[int, int]] = {
 SERVED_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (7, METADATA_VERSION_LATEST),
     KRAFT_VERSION: (0, 1),
-    ELR_VERSION: (0, 1),
+    ELR_VERSION: (0, ELR_VERSION_LATEST),
     GROUP_VERSION: (0, GROUP_VERSION_LATEST),
 }
 """Levels that this build's own controller finalizes: what clients may rely on."""

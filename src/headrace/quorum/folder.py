@@ -10,7 +10,13 @@ from typing import NamedTuple
 
 from headrace.metadata.image import METADATA_VERSION
 from headrace.metadata.records import Record
-from headrace.metadata.versions import GROUP_VERSION, GROUP_VERSION_LATEST, METADATA_VERSION_LATEST
+from headrace.metadata.versions import (
+    ELR_VERSION,
+    ELR_VERSION_LATEST,
+    GROUP_VERSION,
+    GROUP_VERSION_LATEST,
+    METADATA_VERSION_LATEST,
+)
 from headrace.protocol import messages as m
 from headrace.quorum import QuorumError
 from headrace.quorum.snapshots import (
@@ -52,7 +58,7 @@ class Identity(NamedTuple):
 
 def bootstrap_records() -> list[Record]:
     """What a new cluster begins with: only the features that are served are finalized."""
-    levels = {METADATA_VERSION: METADATA_VERSION_LATEST, GROUP_VERSION: GROUP_VERSION_LATEST}
+    levels = {METADATA_VERSION: METADATA_VERSION_LATEST, ELR_VERSION: ELR_VERSION_LATEST, GROUP_VERSION: GROUP_VERSION_LATEST}
     return [(m.FeatureLevelRecord(name=name, feature_level=level), 0) for name, level in levels.items()]
 
 

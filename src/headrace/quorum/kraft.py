@@ -17,10 +17,12 @@ from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.metadata.delta import Delta
 from headrace.metadata.difference import difference
+from headrace.metadata.features import one_minimum
 from headrace.metadata.image import Image
 from headrace.metadata.loader import Loader
 from headrace.metadata.outcome import Outcome
 from headrace.metadata.records import Record, encode_record
+from headrace.metadata.versions import ELR_VERSION
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.quorum import LeadershipListener, Listener, Network, QuorumError
@@ -99,6 +101,7 @@ class KraftQuorum:
         """Told once when the log can no longer be written: the node has to step down."""
         self._disk = disk
         self._layout = layout
+        self._options = options
         self._clock = clock
         self._run_in_thread = run_in_thread
         self._metadata_log = loaded.log
@@ -294,7 +297,10 @@ class KraftQuorum:
         image = self._tip.image
         if not (image.features or image.brokers or image.topics):
             records.append((m.BeginTransactionRecord(name="Bootstrap records"), 0))
-            records += read_bootstrap(self._disk, self._layout.metadata_log_dir)
+            features = read_bootstrap(self._disk, self._layout.metadata_log_dir)
+            records += features
+            if any(isinstance(record, m.FeatureLevelRecord) and record.name == ELR_VERSION for record, _ in features):
+                records += one_minimum(image, self._options.min_insync_replicas)
             records.append((m.EndTransactionRecord(), 0))
         return records
 

@@ -30,6 +30,8 @@ class KraftOptions(NamedTuple):
     election_backoff_ms_max: int = 1000
     request_timeout_ms: int = 2000
     retry_backoff_ms: int = 20
+    min_insync_replicas: int = 1
+    """What a new cluster begins with."""
     auto_join: bool = False
     """controller.quorum.auto.join.enable: a controller without a vote asks for one."""
 

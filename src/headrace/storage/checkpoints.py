@@ -19,6 +19,8 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+VOUCHED = ".headrace_vouched"
+"""Headrace's own, in the format of the former: the epoch of a life that has all on disk before it counts."""
 LOCK = ".lock"
 
 

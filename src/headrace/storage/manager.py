@@ -22,6 +22,7 @@ from headrace.storage.checkpoints import (
     LOG_STARTS,
     META_PROPERTIES,
     RECOVERY_POINTS,
+    VOUCHED,
     CorruptCheckpoint,
     MetaProperties,
     TopicPartition,
@@ -61,11 +62,14 @@ class LogDir:
     clean: bool = False
     """The last life ended in order, as its marker said."""
     broker_epoch: int = -1
-    """Of the last life, if it ended in order: a controller then knows that nothing was lost."""
+    """Of the last life, if it ended in order, or had everything on disk before it counted: a controller that knows it by
+    this epoch then knows that nothing was lost."""
     failed: Exception | None = None
     logs: set[Log] = field(default_factory=set)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     """As checkpointed by the last life."""
+    checkpointed: "dict[TopicPartition, _ToLoad]" = field(default_factory=dict)
+    """Every log that the last life has left a line about."""
     unopened: "dict[TopicPartition, _ToLoad]" = field(default_factory=dict)
     """Logs that could not be opened: what is checkpointed of them stays, for the start that can."""
     checkpoints: CheckpointFiles = field(init=False)
@@ -88,6 +92,11 @@ class _ToLoad(NamedTuple):
     folder: str
     recovery_point: int
     log_start: int
+
+    @property
+    def vouched_end(self) -> int:
+        """The last life had everything below it on its disk, or knew it to be committed."""
+        return max(self.recovery_point, self.log_dir.high_watermarks.get(self.partition, 0))
 
 
 class LogManager:
@@ -122,6 +131,10 @@ class LogManager:
         self.logs: dict[TopicPartition, Log] = {}
         self.offline: dict[TopicPartition, str] = {}
         """Partitions whose folder cannot be served, and why. Nothing is created in their place."""
+        self.missing: dict[TopicPartition, _ToLoad] = {}
+        """Partitions that had records, as checkpoints say, and have no file any more."""
+        self.lost = False
+        """Whether loading found that records are gone which the last life had on its disk."""
         self.notes: list[str] = []
         """What loading found that a person should know."""
         self._by_id: dict[tuple[bytes, int], Log] = {}
@@ -231,11 +244,19 @@ class LogManager:
                     f"{item.folder} is in another log dir as well: remove the folder that is out of date"
                 )
             seen.add(item.partition)
+        self._find_missing(seen)
         for done, item in enumerate(work):
             yield done, len(work), item.folder
             if item.log_dir.failed is None:
                 self._load_log(item, now_ms)
         yield len(work), len(work), ""
+
+    def _find_missing(self, found: set[TopicPartition]) -> None:
+        """Checkpoints of logs whose folder is in no dir: deleted a moment before a crash, or gone by another hand."""
+        for log_dir in self.live_dirs():
+            for partition, item in log_dir.checkpointed.items():
+                if partition not in found and item.vouched_end > item.log_start:
+                    self.missing[partition] = item
 
     def _survey(self, log_dir: LogDir) -> "list[_ToLoad]":
         """What there is to load, and whether the last life ended in order. Its mark is gone from here on."""
@@ -246,10 +267,19 @@ class LogManager:
             self.disk.remove(marker)
             # Durably: a mark that came back after a crash would vouch for a life that ended otherwise.
             self.disk.sync_dir(log_dir.path)
+        elif self.disk.exists(f"{log_dir.path}/{VOUCHED}"):
+            log_dir.broker_epoch = decode_clean_shutdown(self.disk.read_bytes(f"{log_dir.path}/{VOUCHED}"))
         recovery_points = self._read_offsets(log_dir, RECOVERY_POINTS)
         log_starts = self._read_offsets(log_dir, LOG_STARTS)
         log_dir.high_watermarks = self._read_offsets(log_dir, HIGH_WATERMARKS)
         log_dir.checkpoints.loaded(recovery_points, log_starts, log_dir.high_watermarks)
+
+        def item(partition: TopicPartition) -> _ToLoad:
+            folder = f"{log_dir.path}/{partition[0]}-{partition[1]}"
+            recovery_point, log_start = recovery_points.get(partition, 0), log_starts.get(partition, 0)
+            return _ToLoad(log_dir, partition, folder, recovery_point, log_start)
+
+        log_dir.checkpointed = {key: item(key) for key in {**recovery_points, **log_dir.high_watermarks}}
         work = []
         for name in self.disk.list(log_dir.path):
             folder = f"{log_dir.path}/{name}"
@@ -259,10 +289,19 @@ class LogManager:
             if match is None:
                 self._note_folder(folder, name)
                 continue
-            partition = match[1], int(match[2])
-            recovery_point, log_start = recovery_points.get(partition, 0), log_starts.get(partition, 0)
-            work.append(_ToLoad(log_dir, partition, folder, recovery_point, log_start))
+            work.append(item((match[1], int(match[2]))))
         return work
+
+    def whole_since(self) -> int:
+        """The broker epoch of the last life, if all that it had promised is still here; else -1."""
+        epochs = {log_dir.broker_epoch for log_dir in self.live_dirs()}
+        return -1 if self.lost or self.missing or self.offline or len(epochs) != 1 else epochs.pop()
+
+    def vouch(self, broker_epoch: int) -> None:
+        """Note that this life loses nothing, however it ends. A dir that cannot be written will show soon enough."""
+        for log_dir in self.live_dirs():
+            with suppress(OSError):
+                self.disk.replace_bytes(f"{log_dir.path}/{VOUCHED}", encode_clean_shutdown(broker_epoch))
 
     def _note_folder(self, folder: str, name: str) -> None:
         moved = _MOVED_FOLDER.fullmatch(name)
@@ -287,6 +326,9 @@ class LogManager:
     def _load_log(self, item: "_ToLoad", now_ms: int) -> None:
         partition = topic, number = item.partition
         try:
+            if item.vouched_end > item.log_start and not any(".log" in name for name in self.disk.list(item.folder)):
+                self.missing[partition] = item
+                return
             log = Log.open(
                 self.disk,
                 item.folder,
@@ -306,6 +348,7 @@ class LogManager:
             self.notes.append(f"{topic}-{number} is offline: {error}")
             return
         self.notes.extend(log.recovery.lines)
+        self.lost = self.lost or log.recovery.quarantined or log.end_offset < item.vouched_end
         self._add(item.log_dir, log)
 
     def _add(self, log_dir: LogDir, log: Log) -> None:
@@ -346,9 +389,12 @@ class LogManager:
             # Of a log that had this name before. After a crash its start would be taken for this one's.
             log_dir.high_watermarks.pop((topic, partition), None)
             self._checkpoint([log_dir], None).run()
+        folder = f"{log_dir.path}/{topic}-{partition}"
+        if self.missing.pop((topic, partition), None) is not None and self.disk.exists(folder):
+            self.disk.remove_tree(folder)  # what is left beside records that are gone
         log = Log.open(
             self.disk,
-            f"{log_dir.path}/{topic}-{partition}",
+            folder,
             self.config_of(topic),
             now_ms=now_ms,
             topic_id=topic_id,
@@ -358,6 +404,11 @@ class LogManager:
         )
         self._add(log_dir, log)
         return log
+
+    def forget_missing(self, partition: TopicPartition) -> None:
+        """Nobody counts on it: it was deleted, or is copied anew."""
+        item = self.missing.pop(partition)
+        item.log_dir.high_watermarks.pop(partition, None)
 
     def adopt_topic_id(self, log: Log, topic_id: bytes) -> None:
         """Give a log from before topic ids the one its topic has."""
@@ -395,6 +446,9 @@ class LogManager:
         """
         for log, offset in offsets.items():
             log.truncate_to(offset)
+            marks, key = self._dir_of[log].high_watermarks, (log.topic, log.partition)
+            if marks.get(key, 0) > offset:
+                marks[key] = offset  # what was cut is not missed by the next start
         return self._checkpoint({self._dir_of[log] for log in offsets}, None)
 
     def fail_dir(self, log_dir: LogDir, error: Exception) -> list[Log]:
@@ -428,6 +482,9 @@ class LogManager:
                 continue
             recovery_points = {key: item.recovery_point for key, item in log_dir.unopened.items()}
             log_starts = {key: item.log_start for key, item in log_dir.unopened.items() if item.log_start}
+            for key, item in self.missing.items():
+                if item.log_dir is log_dir:
+                    recovery_points[key] = item.recovery_point
             for log in log_dir.logs:
                 key = log.topic, log.partition
                 recovery_points[key] = log.recovery_point

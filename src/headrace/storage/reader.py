@@ -6,6 +6,7 @@
 import errno
 import os.path
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 
 from headrace.errors import Err, KafkaError
 from headrace.replication.producers import AbortedTransaction, ProducerStates
@@ -79,6 +80,8 @@ class LogReader:
         self.snapshots = snapshots
         self.recovery = recovery
         self.holes = recovery.holes
+        self.on_hole: Callable[[], None] | None = None
+        """Told, in whichever thread, when a damaged segment was set aside."""
         self.failed: OSError | None = None
         self._bases = [segment.base_offset for segment in segments]
         self._bound_offset = -1
@@ -271,3 +274,5 @@ class LogReader:
         del self._bases[at]
         segment.close()
         self._bound_segment = None
+        if self.on_hole is not None:
+            self.on_hole()

@@ -67,6 +67,8 @@ class RecoveryReport:
     segments_checked: int = 0
     bytes_checked: int = 0
     bytes_truncated: int = 0
+    quarantined: bool = False
+    """Whether a segment was found damaged this time."""
     lines: list[str] = field(default_factory=list)
     holes: list[Hole] = field(default_factory=list)
 
@@ -492,6 +494,7 @@ class _Recovery:
         following = self.segments[self.segments.index(segment) + 1].base_offset
         path = self._set_aside(segment, CORRUPT_SUFFIX, f"{damage.reason} at byte {damage.position}")
         self.report.holes.append(Hole(segment.base_offset, following, path))
+        self.report.quarantined = True
         self.next_offset = max(self.next_offset, following)
 
     def _cut_off(self, segment: Segment, reason: str) -> None:

@@ -10,6 +10,7 @@ from headrace.config.alter import (
     alter_incrementally,
     alter_loggers,
     check_broker_change,
+    check_elr,
     replace_all,
 )
 from headrace.config.describe import ConfigSource, describe_loggers
@@ -100,11 +101,11 @@ def test_list_items_are_appended_once_and_subtracted() -> None:
 
 
 def test_eligible_leader_replicas_guard_min_insync() -> None:
-    cluster: list[Change] = [("min.insync.replicas", Op.DELETE, None)]
     with pytest.raises(KafkaError, match="cannot be removed"):
-        alter_incrementally(Resource.BROKER, "", cluster, {"min.insync.replicas": "1"}, BROKER, elr=True)
-    alter_incrementally(Resource.BROKER, "", cluster, {"min.insync.replicas": "1"}, BROKER)
-    alter_incrementally(Resource.BROKER, "", [("min.insync.replicas", Op.SET, "2")], {}, BROKER, elr=True)
+        check_elr("", {"min.insync.replicas": None})
+    with pytest.raises(KafkaError, match="for one broker"):
+        check_elr("1", {"min.insync.replicas": "2"})
+    check_elr("", {"min.insync.replicas": "2"})
 
 
 @pytest.mark.parametrize("name", ["2", "x", "-1"])

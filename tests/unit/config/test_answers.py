@@ -16,6 +16,7 @@ from headrace.config.alter import (
     alter_incrementally,
     alter_loggers,
     check_broker_change,
+    check_elr,
     validate,
 )
 from headrace.config.broker import HEADRACE_DEFAULTS, Source
@@ -80,9 +81,10 @@ class Cluster:
             alter_loggers(changes, known=lambda logger: logger == "root")
             return
         current = self.overrides.get((kind, name), {})
-        altered = alter_incrementally(Resource[kind], name, changes, current, self.config, elr=True)
+        altered = alter_incrementally(Resource[kind], name, changes, current, self.config)
         if kind == "BROKER":
             check_broker_change(name, altered.overrides, self.config)
+            check_elr(name, altered.changes)
         self.overrides[kind, name] = altered.overrides
 
 

@@ -178,3 +178,27 @@ def test_eligible_leaders_need_one_minimum_and_forget_when_it_changes() -> None:
     assert topic is not None and topic.partitions[0].elr == (2,)
     assert cluster.answer(incremental((2, "t", [("min.insync.replicas", 0, "1")]))).responses[0].error_code == 0
     assert cluster.image.topics[topic.id].partitions[0].elr == ()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_single_replica_that_was_killed_leads_again(whole: bool) -> None:
+    """The records that Apache Kafka 4.3.1 writes for its only broker after kill -9; and of one that vouches for its log."""
+    cluster = Cluster(1)
+    cluster.commit([(m.FeatureLevelRecord(name=ELR_VERSION, feature_level=1), 0)])
+    cluster.answer(create(new_topic("t", -1, -1, (), [(0, [1])])))
+    epoch = cluster.image.brokers[1].epoch
+    fenced = cluster.controller.fence_broker(cluster.image, 1)
+    cluster.commit(fenced)
+    again = cluster.request(1, incarnation=2, previous_broker_epoch=epoch if whole else -1)
+    registered = cluster.controller.register_broker(cluster.image, again, cluster.offset, session_alive=False).records
+    cluster.commit(registered)
+    unfenced = cluster.controller.unfence_broker(cluster.image, 1)
+    names = ("isr", "leader", "eligible_leader_replicas", "last_known_elr", "leader_recovery_state")
+
+    def change(records: list[Any]) -> tuple[Any, ...] | None:
+        found = [record for record, _ in records if isinstance(record, m.PartitionChangeRecord)]
+        return tuple(getattr(found[0], name) for name in names) if found else None
+
+    assert change(fenced) == ([], -1, [1], [1], -1)
+    assert change(registered) == (None if whole else (None, -2, [], None, -1))
+    assert change(unfenced) == ([1], 1, [] if whole else None, [], -1 if whole else 1)

@@ -57,7 +57,7 @@ def test_restarts_raise_epochs_as_kafkas_do() -> None:
             "data_version": 1,
         }
         await node.stop()
-        assert partition_facts(node.quorum.image) == (NO_LEADER, 1, (1,))
+        assert partition_facts(node.quorum.image) == (NO_LEADER, 1, ()), "eligible, and in sync with nobody"
         assert node.quorum.image.brokers[1].fenced
         node = await Node(disk, 1).start()
         assert partition_facts(node.quorum.image) == (1, 2, (1,))
@@ -139,8 +139,8 @@ def test_first_log_is_kafkas_first_log() -> None:
     async def main() -> None:
         disk = MemoryDisk()
         node = await Node(disk).start()
-        assert node.broker_epoch == 8, (
-            "leader change, version, voters, begin, two levels, end, controller come first"
+        assert node.broker_epoch == 10, (
+            "leader change, version, voters, begin, three levels, the minimum ISR, end, controller come first"
         )
         facts = node.quorum.facts()
         assert (facts.leader_id, facts.leader_epoch, facts.high_watermark) == (1, 1, node.quorum.next_offset)

@@ -1,0 +1,221 @@
+"""A replica that lacks records which it once had: emptied folders, damaged segments, cut tails. Another one leads, if there is one."""
+
+import asyncio
+
+import pytest
+
+from headrace.broker import lifecycle
+from headrace.client import raw
+from headrace.client.admin import Admin
+from headrace.client.cluster import Cluster
+from headrace.client.errors import ClientError
+from headrace.records.builder import build_batch
+from headrace.records.reader import Record
+from headrace.storage.segment import file_name
+from headrace.testing.simulator.brokers import DATA, broker
+from headrace.testing.simulator.disk import MemoryDisk
+from headrace.testing.simulator.world import World
+from tests.simulation.cluster import SimCluster, create
+from tests.simulation.harness import BOOTSTRAP, BROKER
+
+BATCH = build_batch([Record(0, 1000, None, b"v" * 200)])
+CHECKPOINTED_S = 10.0
+"""Longer than high watermarks take to reach their checkpoint."""
+
+
+async def write(bootstrap: str, count: int, topic: str = "t") -> list[int]:
+    async with Cluster(bootstrap, retry_timeout_s=20.0) as cluster:
+        return [(await raw.produce(cluster, topic, 0, BATCH)).base_offset for _ in range(count)]
+
+
+async def state(bootstrap: str) -> tuple[int, set[int]]:
+    """Leader and ISR."""
+    async with Cluster(bootstrap, retry_timeout_s=20.0) as cluster:
+        found = (await cluster.topic("t")).partitions[0]
+    return found.leader, set(found.isr)
+
+
+async def until_state(bootstrap: str, leaders: set[int], isr: set[int]) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            leader, found = await state(bootstrap)
+            if leader in leaders and found == isr:
+                return
+            await asyncio.sleep(0.1)
+
+
+def empty(disk: MemoryDisk, how: str) -> None:
+    folder = f"{DATA}/t-0"
+    if how == "folder":
+        disk.remove_tree(folder)
+        return
+    for name in disk.list(folder):
+        disk.remove(f"{folder}/{name}")
+
+
+@pytest.mark.parametrize("how", ["folder", "files"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_only_replica_without_its_records_is_offline_until_they_are_back(how: str, clean: bool) -> None:
+    """Apache Kafka leads an empty log, and nobody notices but readers."""
+
+    async def main(world: World) -> None:
+        node = world.node(BROKER)
+        await node.start(broker())
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.create_topic("t", 1, 1)
+        assert await write(BOOTSTRAP, 3) == [0, 1, 2]
+        await asyncio.sleep(CHECKPOINTED_S)
+        if clean:
+            await node.stop()
+        else:
+            node.kill()
+        folder = f"{DATA}/t-0"
+        saved = {name: node.disk.read_bytes(f"{folder}/{name}") for name in node.disk.list(folder)}
+        empty(node.disk, how)
+        for topic in ("u1", "u2"):  # the second start knows it still
+            await node.start()
+            with pytest.raises(ClientError):
+                async with Cluster(BOOTSTRAP, retry_timeout_s=2.0) as cluster:
+                    await raw.produce(cluster, "t", 0, BATCH)
+            async with Admin(BOOTSTRAP) as admin:
+                await admin.create_topic(topic, 1, 1)
+            assert await write(BOOTSTRAP, 1, topic) == [0], "others are served"
+            await asyncio.sleep(CHECKPOINTED_S)
+            await node.stop()
+        node.disk.make_dirs(folder)
+        for name, data in saved.items():
+            node.disk.replace_bytes(f"{folder}/{name}", data)
+        await node.start()
+        assert await write(BOOTSTRAP, 1) == [3]
+
+    with World(1) as world:
+        world.run(main(world))
+
+
+def test_the_only_replica_begins_anew_when_its_checkpoints_are_taken_away() -> None:
+    async def main(world: World) -> None:
+        node = world.node(BROKER)
+        await node.start(broker())
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.create_topic("t", 1, 1)
+        assert await write(BOOTSTRAP, 3) == [0, 1, 2]
+        await node.stop()
+        empty(node.disk, "folder")
+        for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+            node.disk.remove(f"{DATA}/{name}")
+        await node.start()
+        assert await write(BOOTSTRAP, 1) == [0]
+
+    with World(1) as world:
+        world.run(main(world))
+
+
+def test_a_topic_that_was_deleted_before_a_crash_is_not_missed() -> None:
+    """Its checkpoints outlive it for a moment; so it is with one of the same name that comes later."""
+
+    async def main(world: World) -> None:
+        node = world.node(BROKER)
+        await node.start(broker())
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.create_topic("t", 1, 1)
+            assert await write(BOOTSTRAP, 3) == [0, 1, 2]
+            await asyncio.sleep(CHECKPOINTED_S)
+            await admin.delete_topic("t")
+        node.kill()
+        await node.start()
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.create_topic("t", 1, 1)
+        assert await write(BOOTSTRAP, 1) == [0]
+
+    with World(1) as world:
+        world.run(main(world))
+
+
+@pytest.mark.parametrize("how", ["folder", "files"])
+def test_another_replica_leads_when_the_first_that_comes_back_was_emptied(how: str) -> None:
+    """All were in sync, all stop: the one that comes first would be elected."""
+
+    async def main(world: World) -> None:
+        cluster = SimCluster(world)
+        await cluster.start()
+        await create(cluster.bootstrap, "t", 1, 3, {})
+        assert await write(cluster.bootstrap, 5) == [0, 1, 2, 3, 4]
+        leader, _ = await state(cluster.bootstrap)
+        await asyncio.sleep(CHECKPOINTED_S)
+        for name in cluster.names:
+            cluster.node(name).kill()
+        first = f"n{leader}"
+        empty(cluster.node(first).disk, how)
+        await asyncio.gather(*map(cluster.restart, cluster.names))
+        assert await write(cluster.bootstrap, 1) == [5]
+        await cluster.calm("t")
+        cluster.assert_replicas_equal("t", 1)
+        assert len(cluster.logs("t", 0)[first]) == 6
+
+    for seed in range(4):
+        with World(seed) as world:
+            world.run(main(world))
+
+
+def test_a_leader_that_finds_a_damaged_segment_lets_another_lead_and_copies_it_anew() -> None:
+    """FAULTS 4, while it runs."""
+
+    async def main(world: World) -> None:
+        cluster = SimCluster(world)
+        await cluster.start()
+        await create(cluster.bootstrap, "t", 1, 3, {"segment.bytes": "1048576", "retention.ms": "-1"})
+        big = build_batch([Record(0, 1000, None, b"v" * 300_000)])
+        async with Cluster(cluster.bootstrap, retry_timeout_s=20.0) as client:
+            for _ in range(8):
+                await raw.produce(client, "t", 0, big)
+            for name in cluster.names:  # what was just written is found without looking at the file
+                await cluster.node(name).stop()
+                await cluster.restart(name)
+                await cluster.calm("t")
+            leader, _ = await state(cluster.bootstrap)
+            disk = cluster.node(f"n{leader}").disk
+            first = f"{DATA}/t-0/{file_name(0, '.log')}"
+            for position in range(len(big), len(big) + 17):
+                disk.flip(first, position)  # the header of the second batch
+            assert (await raw.fetch(client, "t", 0, 1)).records, "the client goes on with whoever leads"
+            await until_state(cluster.bootstrap, {1, 2, 3} - {leader}, {1, 2, 3})
+            assert (await raw.produce(client, "t", 0, big)).base_offset == 8
+        await cluster.calm("t")
+        assert disk.exists(f"{first}.cut"), "the damaged segment is kept"
+        cluster.assert_replicas_equal("t", 1)
+
+    with World(3) as world:
+        world.run(main(world))
+
+
+@pytest.mark.parametrize(("harm", "vouched"), [("none", True), ("emptied", False), ("cut", False)])
+def test_a_broker_says_that_nothing_was_lost_only_where_nothing_was(
+    monkeypatch: pytest.MonkeyPatch, harm: str, vouched: bool
+) -> None:
+    """By the epoch that its clean stop has noted, the controller goes on counting on it (KIP-966)."""
+    said: list[int] = []
+
+    def seen(member: lifecycle.Member) -> object:
+        said.append(member.previous_broker_epoch)
+        return registration_request(member)
+
+    registration_request = lifecycle.registration_request
+    monkeypatch.setattr(lifecycle, "registration_request", seen)
+
+    async def main(world: World) -> None:
+        node = world.node(BROKER)
+        await node.start(broker())
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.create_topic("t", 1, 1)
+        assert await write(BOOTSTRAP, 3) == [0, 1, 2]
+        await node.stop()
+        if harm == "emptied":
+            empty(node.disk, "folder")
+        elif harm == "cut":
+            path = f"{DATA}/t-0/{file_name(0, '.log')}"
+            node.disk.replace_bytes(path, node.disk.read_bytes(path)[:-10])
+        await node.start()
+        assert said[0] == -1 and (said[-1] >= 0) == vouched, said
+
+    with World(1) as world:
+        world.run(main(world))
