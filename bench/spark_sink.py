@@ -6,37 +6,23 @@ Python sink that only counts the Arrow batches it gets: what Spark's path from t
 
 import argparse
 import asyncio
-import json
-import os
 import sys
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-from tests.reference import spark_kafka
-from tests.reference.apache import Unavailable
-
-from bench.measure import TICKS_PER_S, family, median
+from bench.spark_turns import Figures, parser, run, take_turns
 from headrace.client.admin import Admin
-from headrace.testing.broker import TestBroker
 
-SIZES = (100, 1000)
 PARTITIONS = 4
 TASKS = 4
 GOALS = {"over kafka": 1.0, "of bare": 1 / 1.3}
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m bench.spark_sink", description=__doc__)
-    add = parser.add_argument
-    add("--mb", type=int, default=100, help="size of each table [100]")
-    add("--rounds", type=int, default=3, help="turns per way behind one to warm up; their median counts [3]")
-    add("--keys", action="store_true", help="give each row a key, so that rows spread over partitions by it")
-    add("--codec", default="none", help="compression.type of both [none]")
-    add("--bootstrap", help="a broker that runs already, instead of one of our own")
-    add("--json", type=Path, help="write the figures there")
-    return parser.parse_args()
+    found = parser("spark_sink", __doc__, mb=100)
+    found.add_argument("--keys", action="store_true", help="give each row a key, so that rows spread over partitions by it")
+    found.add_argument("--codec", default="none", help="compression.type of both [none]")
+    return found.parse_args()
 
 
 def bare_sink() -> type:
@@ -85,18 +71,6 @@ def end_offsets(bootstrap: str, topic: str) -> int:
     return asyncio.run(ask())
 
 
-def spent_s() -> float:
-    """CPU time of this driver, its JVM and all workers, also those that have ended: what a busy machine does not blur."""
-    total = 0
-    for member in family(os.getpid()):
-        try:
-            fields = Path(f"/proc/{member}/stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        total += sum(map(int, fields[11:15]))
-    return total / TICKS_PER_S
-
-
 def ways(frame: Any, bootstrap: str, codec: str, with_kafka: bool) -> dict[str, Callable[[str], None]]:
     def to(kind: str) -> Callable[[str], None]:
         def save(topic: str) -> None:
@@ -111,67 +85,32 @@ def ways(frame: Any, bootstrap: str, codec: str, with_kafka: bool) -> dict[str, 
     return {"headrace": to("headrace"), "bare": bare} | ({"kafka": to("kafka")} if with_kafka else {})
 
 
-def measure(spark: Any, bootstrap: str, size: int, given: argparse.Namespace, with_kafka: bool) -> dict[str, Any]:
+def measure(spark: Any, bootstrap: str, size: int, given: argparse.Namespace, with_kafka: bool) -> Figures:
     rows = (given.mb << 20) // size
-    frame = table(spark, size, rows, given.keys)
-    found = ways(frame, bootstrap, given.codec, with_kafka)
-    seconds: dict[str, list[float]] = {name: [] for name in found}
-    cpu: dict[str, list[float]] = {name: [] for name in found}
-    for turn in range(given.rounds + 1):
-        for name, save in found.items():
-            topic = f"sink-{size}-{name}-{turn}"
-            topics(bootstrap, (topic,), make=True)
-            start, spent = time.perf_counter(), spent_s()
-            save(topic)
-            took, spent = time.perf_counter() - start, spent_s() - spent
-            assert name == "bare" or end_offsets(bootstrap, topic) == rows
-            topics(bootstrap, (topic,), make=False)
-            print(f"  {size:>5} B  {name:<9} {rows / took / 1e6:6.2f} M rows/s   {spent:6.2f} cpu-s", flush=True)
-            # The first turn compiles, loads classes and starts workers.
-            if turn:
-                seconds[name].append(took)
-                cpu[name].append(spent)
-    frame.unpersist(blocking=True)
-    rates = {name: rows / median(took) for name, took in seconds.items()}
-    figures: dict[str, Any] = {"size": size, "rows": rows, "keys": given.keys, "codec": given.codec, "rows_per_s": rates}
-    figures["cpu_s"] = {name: median(spent) for name, spent in cpu.items()}
-    figures["of bare"] = rates["headrace"] / rates["bare"]
-    if with_kafka:
-        figures["over kafka"] = rates["headrace"] / rates["kafka"]
-    return figures
-
-
-def main() -> int:
-    given = options()
-    try:
-        jars = spark_kafka.class_path()
-    except Unavailable as missing:
-        print(f"without Spark's own connector: {missing}", file=sys.stderr)
-        jars = {}
-    from headrace.client.columnar import native
-    from headrace.spark.session import spark_session
-
-    native.load()
-    spark = spark_session("local[2]", "bench", jars | {"spark.driver.memory": "2g"})
     spark.dataSource.register(bare_sink())
-    results = []
-    broker = None if given.bootstrap else TestBroker(settings={"durability": "replicated"}).start()
-    try:
-        bootstrap = given.bootstrap or (broker.bootstrap if broker else "")
-        for size in SIZES:
-            figures = measure(spark, bootstrap, size, given, bool(jars))
-            results.append(figures)
-            for name, bound in GOALS.items():
-                if name in figures:
-                    print(f"  {'ok' if figures[name] >= bound else 'NO'} {size} B: {figures[name]:.2f}x {name} (goal ≥ {bound:.2f})")
-    finally:
-        spark.stop()
-        if broker is not None:
-            broker.close()
-    if given.json:
-        given.json.write_text(json.dumps(results, indent=1) + "\n")
-    return 0
+    frame = table(spark, size, rows, given.keys)
+    used: list[str] = []
+
+    def of(name: str, save: Callable[[str], None]) -> Callable[[int], Callable[[], None]]:
+        def prepare(turn: int) -> Callable[[], None]:
+            topic = f"sink-{size}-{name}-{turn}"
+            topics(bootstrap, tuple(used), make=False)
+            topics(bootstrap, (topic,), make=True)
+            used[:] = [topic]
+            return lambda: save(topic)
+
+        return prepare
+
+    saves = ways(frame, bootstrap, given.codec, with_kafka)
+    figures = take_turns({name: of(name, save) for name, save in saves.items()}, size, rows, given.rounds)
+    for name in saves:
+        if name != "bare":
+            topics(bootstrap, (f"check-{size}-{name}",), make=True)
+            saves[name](f"check-{size}-{name}")
+            assert end_offsets(bootstrap, f"check-{size}-{name}") == rows
+    frame.unpersist(blocking=True)
+    return figures | {"keys": given.keys, "codec": given.codec}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(options(), measure, GOALS))
