@@ -63,8 +63,10 @@ from headrace.raft.types import (
 )
 from headrace.raft.voters import Voter, VoterSet
 
-GONE_JITTER_MS = 50
-"""Followers of a leader that is known to be dead ask for pre-votes within this time of each other."""
+SUCCESSION_MS = 100
+"""Followers of a leader that is known to be dead ask for votes so far apart, the one with the next id first. At once,
+two of three would each vote for themselves, and the dead one's vote that both lack never comes."""
+SUCCESSION_JITTER_MS = 10
 
 State = Unattached | Follower | Nominee | Leader | Resigned
 
@@ -303,7 +305,7 @@ class RaftNode:
     def _failed(self, to: int, request: Request, refused: bool, now_ms: int) -> None:
         match request:
             case Vote() | BeginEpoch() | EndEpoch():
-                voting.request_failed(self, to, request, now_ms)
+                voting.request_failed(self, to, request, refused, now_ms)
             case Fetch() | FetchSnapshot():
                 fetching.request_failed(self, to, request, refused, now_ms)
 
@@ -312,7 +314,13 @@ class RaftNode:
             return
         self.leader_gone = True
         if isinstance(self.state, Follower | Unattached):
-            self.state.deadline_ms = min(self.state.deadline_ms, now_ms + self.randrange(GONE_JITTER_MS))
+            wait_ms = self._place_after(node_id) * SUCCESSION_MS + self.randrange(SUCCESSION_JITTER_MS)
+            self.state.deadline_ms = min(self.state.deadline_ms, now_ms + wait_ms)
+
+    def _place_after(self, leader_id: int) -> int:
+        """How many of the other voters come before this one in the succession of `leader_id`."""
+        order = sorted(self.voters.ids, key=lambda voter: (voter < leader_id, voter))
+        return [voter for voter in order if voter != leader_id].index(self.key.id) if self.key.id in order else 0
 
     # --- what others say about who leads ------------------------------------------------------------------------------
 

@@ -37,8 +37,8 @@ class Nominee:
     """Asks for votes. Prospective while `pre_vote`: it would like to know whether it could win before it disturbs anybody."""
 
     __slots__ = (
-        "deadline_ms", "endpoints", "granted", "in_flight", "leader_id", "lost", "next_ask_ms", "pre_vote", "rejected",
-        "voters",
+        "deadline_ms", "endpoints", "gone", "granted", "in_flight", "leader_id", "lost", "next_ask_ms", "pre_vote",
+        "rejected", "voters",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +58,8 @@ class Nominee:
         self.endpoints = endpoints
         self.granted: set[int] = set()
         self.rejected: set[int] = set()
+        self.gone: set[int] = set()
+        """Nothing listens there: they may be asked again, but are not to be waited for."""
         self.in_flight: set[int] = set()
         self.next_ask_ms: dict[int, int] = {}
         self.lost = False
@@ -68,7 +70,11 @@ class Nominee:
 
     @property
     def cannot_win(self) -> bool:
-        return len(self.voters) - len(self.rejected) < self.voters.majority
+        missing = self.rejected
+        if missing and not self.pre_vote:
+            # Votes that were split between two will not be mended by a third that is dead.
+            missing = missing | self.gone
+        return len(self.voters) - len(missing) < self.voters.majority
 
     def unheard(self) -> list[int]:
         return [voter for voter in self.voters.ids if voter not in self.granted and voter not in self.rejected]

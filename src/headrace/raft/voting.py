@@ -136,6 +136,7 @@ def vote_answered(node: "RaftNode", to: int, request: Vote, reply: VoteReply, no
     if not current or node.state is not state or reply.leadership.epoch != request.epoch:
         return
     assert isinstance(state, Nominee)
+    state.gone.discard(to)
     if reply.error is Err.NONE and reply.granted:
         state.granted.add(to)
         state.next_ask_ms.pop(to, None)
@@ -144,8 +145,12 @@ def vote_answered(node: "RaftNode", to: int, request: Vote, reply: VoteReply, no
         state.next_ask_ms.pop(to, None)
 
 
-def request_failed(node: "RaftNode", to: int, request: Vote | BeginEpoch | EndEpoch, now_ms: int) -> None:
+def request_failed(
+    node: "RaftNode", to: int, request: Vote | BeginEpoch | EndEpoch, refused: bool, now_ms: int
+) -> None:
     state = node.state
+    if isinstance(state, Nominee) and refused:
+        state.gone.add(to)
     if isinstance(state, Nominee | Resigned):
         state.in_flight.discard(to)
         state.next_ask_ms[to] = now_ms + ASK_AGAIN_MS
