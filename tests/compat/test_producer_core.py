@@ -1,7 +1,6 @@
 """The idempotent producer core against Apache Kafka and Headrace: columns in, the same records out, across a kill."""
 
 import asyncio
-import threading
 import time
 
 import confluent_kafka
@@ -118,20 +117,21 @@ def test_a_broker_that_is_killed_meanwhile_gets_each_record_once(broker):
     async def play():
         async with Admin(broker.bootstrap) as admin:
             await admin.create_topic(topic, 2, 1)
-        async with Cluster(broker.bootstrap, retry_timeout_s=90) as cluster, ProducerCore(cluster) as producer:
+        async with Cluster(broker.bootstrap, retry_timeout_s=200) as cluster, ProducerCore(cluster) as producer:
             await producer.partition_count(topic)
-            thread = threading.Thread(target=strike)
-            thread.start()
+            struck = asyncio.create_task(asyncio.to_thread(strike))
             sent = 0
-            while thread.is_alive() or sent < 20:
-                await producer.send(batches(topic, columns(sent * 100, 100), 2, Codec.NONE))
+            while not struck.done() or sent < 20:
+                # Enough to be under way all the time, and not so much that building them is the work.
+                if sent < 300:
+                    await producer.send(batches(topic, columns(sent * 100, 100), 2, Codec.NONE))
+                    sent += 1
                 await asyncio.sleep(0.01)
-                sent += 1
-            thread.join()
+            await struck
             await producer.flush()
             return sent
 
-    sent = asyncio.run(asyncio.wait_for(play(), 150))
+    sent = asyncio.run(asyncio.wait_for(play(), 250))
     values = [row[1] for records in consumed(broker.bootstrap, topic, 2).values() for row in records if row[1] is not None]
     numbers = sorted(map(int, values))
     expected = [n for n in range(sent * 100) if n % 11]
