@@ -458,3 +458,51 @@ def test_voters_may_be_in_the_configuration() -> None:
             assert not cluster.failures
 
         world.run(main())
+
+
+@pytest.mark.parametrize("seed", range(17, 22))
+def test_voters_move_from_the_configuration_into_the_log(seed: int) -> None:
+    """kraft.version 0 to 1 while the quorum runs: each voter has told of its disk, and what one can do from then on."""
+    static = tuple(Voter(v.id, bytes(16), v.endpoints) for v in map(voter, (1, 2, 3)))
+    with World(seed) as world:
+        cluster = QuorumCluster(world, [1, 2, 3], static_voters=static)
+
+        async def main() -> None:
+            await cluster.start(1, 2)
+            leader = await cluster.leader()
+            await cluster.write(leader, "a")
+            with pytest.raises(KafkaError, match="3 have not told") as refused:
+                await asyncio.sleep(3)
+                await cluster.quorums[leader].raise_version(1)
+            assert refused.value.error is Err.INVALID_UPDATE_VERSION
+            await cluster.start(3)
+            await cluster.wait_for([3], ["a"])
+            await asyncio.sleep(3)
+            await cluster.quorums[leader].raise_version(1, validate_only=True)
+            assert cluster.quorums[leader].kraft_version == 0
+            await cluster.quorums[leader].raise_version(1)
+            await cluster.write(leader, "b")
+            await cluster.wait_for([1, 2, 3], ["b"])
+            quorums = cluster.quorums.values()
+            assert all(quorum.kraft_version == 1 for quorum in quorums)
+            directories = {tuple((v.id, v.directory_id) for v in quorum.voters) for quorum in quorums}
+            assert len(directories) == 1 and all(directory != bytes(16) for _, directory in directories.pop())
+            with pytest.raises(KafkaError, match="cannot be lowered"):
+                await cluster.quorums[leader].raise_version(0)
+            for node_id in (1, 2, 3):
+                cluster.node(node_id).crash()
+            await cluster.start()
+            leader = await cluster.leader()
+            other = next(n for n in (1, 2, 3) if n != leader)
+            gone = next(v for v in cluster.quorums[leader].voters if v.id == other)
+            request = m.RemoveRaftVoterRequest(cluster_id=CLUSTER, voter_id=other, voter_directory_id=gone.directory_id)
+            answer = await ask(cluster, leader, ApiKey.REMOVE_RAFT_VOTER, request)
+            assert answer.error_code == Err.NONE
+            await cluster.write(leader, "c")
+            await cluster.wait_for([1, 2, 3], ["c"])
+            assert not cluster.quorums[other].is_voter
+            kept = json.loads(cluster.node(leader).disk.read_bytes("/data/__cluster_metadata-0/quorum-state"))
+            assert kept["data_version"] == 1
+            assert not cluster.failures
+
+        world.run(main())

@@ -153,9 +153,9 @@ class Controller:
         return quotas.alter_client_quotas(image, request, resolvable)
 
     def update_features(
-        self, image: Image, request: m.UpdateFeaturesRequest, version: int
+        self, image: Image, request: m.UpdateFeaturesRequest, version: int, kraft_version: int = 1
     ) -> Outcome[m.UpdateFeaturesResponse]:
-        return features.update_features(image, request, version, self.config["min.insync.replicas"])
+        return features.update_features(image, request, version, self.config["min.insync.replicas"], kraft_version)
 
     def allocate_producer_ids(
         self, image: Image, request: m.AllocateProducerIdsRequest

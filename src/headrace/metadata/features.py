@@ -25,9 +25,12 @@ UNSAFE_DOWNGRADE = 3
 
 
 def update_features(
-    image: Image, request: m.UpdateFeaturesRequest, version: int, min_insync_replicas: int
+    image: Image, request: m.UpdateFeaturesRequest, version: int, min_insync_replicas: int, kraft_version: int = 1
 ) -> Outcome[m.UpdateFeaturesResponse]:
-    """All updates or none: the first that is refused decides. The minimum is what this node's own file says."""
+    """All updates or none: the first that is refused decides. The minimum is what this node's own file says.
+
+    `kraft_version` is kept by the quorum, which is asked to raise it before this; here it is only looked at.
+    """
     updates = {}
     kinds = {}
     for update in request.feature_updates:
@@ -35,14 +38,18 @@ def update_features(
         kinds[update.feature] = (
             update.upgrade_type if version > 0 else SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
         )
-    proposed = {METADATA_VERSION: image.metadata_version, **image.features, **updates}
+    finalized = {METADATA_VERSION: image.metadata_version, **image.features, KRAFT_VERSION: kraft_version}
+    proposed = {**finalized, **updates}
     records: list[Record] = []
     try:
         for name, new_level in updates.items():
-            _check_update(image, name, new_level, kinds[name], proposed)
+            _check_update(image, name, finalized.get(name, 0), new_level, kinds[name], proposed)
             if name == ELR_VERSION and new_level and name not in image.features:
                 records += one_minimum(image, min_insync_replicas)
-            records.append((m.FeatureLevelRecord(name=name, feature_level=new_level), 0))
+            if name == KRAFT_VERSION:
+                records.append((m.NoOpRecord(), 0))  # so that the answer waits for what was written before it
+            else:
+                records.append((m.FeatureLevelRecord(name=name, feature_level=new_level), 0))
     except KafkaError as error:
         response = m.UpdateFeaturesResponse(error_code=error.error, error_message=error.message)
         return Outcome([], response)
@@ -66,13 +73,19 @@ def one_minimum(image: Image, min_insync_replicas: int) -> list[Record]:
     return records
 
 
-def _check_update(image: Image, name: str, new_level: int, kind: int, proposed: dict[str, int]) -> None:
+def asked_kraft_version(request: m.UpdateFeaturesRequest) -> int | None:
+    levels = [update.max_version_level for update in request.feature_updates if update.feature == KRAFT_VERSION]
+    return levels[-1] if levels else None
+
+
+def _check_update(
+    image: Image, name: str, current: int, new_level: int, kind: int, proposed: dict[str, int]
+) -> None:
     def refuse(reason: str) -> KafkaError:
         return KafkaError(Err.INVALID_UPDATE_VERSION, f"{name} cannot be set to {new_level}: {reason}")
 
     if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise refuse(f"upgrade type {kind} is unknown")
-    current = image.metadata_version if name == METADATA_VERSION else image.features.get(name, 0)
     if new_level < 0:
         raise refuse("a level is not negative")
     reason = _unsupported(image, name, new_level)
@@ -82,6 +95,8 @@ def _check_update(image: Image, name: str, new_level: int, kind: int, proposed: 
         raise refuse(f"it is at {current}, and a downgrade has to be asked for as such")
     if new_level > current and kind != UPGRADE:
         raise refuse(f"it is at {current}, so this is no downgrade")
+    if name == KRAFT_VERSION and new_level < current:
+        raise refuse(f"it is at {current}, and the voters would not go back to the configuration")
     if name == METADATA_VERSION:
         if new_level < METADATA_VERSION_MIN:
             raise refuse(f"the lowest level is {METADATA_VERSION_MIN}")
@@ -96,7 +111,7 @@ def _check_update(image: Image, name: str, new_level: int, kind: int, proposed: 
 def _unsupported(image: Image, name: str, new_level: int) -> str | None:
     if new_level == 0 and name in KNOWN_FEATURES and name not in SERVED_FEATURES:
         return None  # switching off what an Apache Kafka controller had switched on
-    if name == KRAFT_VERSION or name not in SERVED_FEATURES:
+    if name not in SERVED_FEATURES:
         return "this controller does not change it"
     low, high = SERVED_FEATURES[name]
     if new_level and not low <= new_level <= high:

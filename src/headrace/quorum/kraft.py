@@ -48,6 +48,8 @@ from headrace.raft.messages import (
     Stored,
     Truncate,
     Unwritten,
+    Upgrade,
+    VoterReply,
 )
 from headrace.raft.node import RaftNode
 from headrace.raft.types import NOBODY, Election, ReplicaKey
@@ -366,6 +368,15 @@ class KraftQuorum:
             assert last.done is not None
             await asyncio.shield(last.done)
         return outcome.response
+
+    async def raise_version(self, version: int, validate_only: bool = False) -> None:
+        """Finalize another kraft.version. Returns once that is committed; raises KafkaError."""
+        self._check_writable()
+        reply: asyncio.Future[VoterReply] = asyncio.get_running_loop().create_future()
+        self._driver.step(Upgrade(reply, version, validate_only))
+        error, _, message = await reply
+        if error is not Err.NONE:
+            raise KafkaError(Err.NOT_CONTROLLER if error is Err.NOT_LEADER_OR_FOLLOWER else error, message)
 
     def _check_writable(self) -> Loader:
         self._check_alive()

@@ -81,6 +81,8 @@ class Leader:
         self.expires_ms = NEVER_MS
         """When the first of them has waited long enough, or a little earlier."""
         self.change: Change | None = None
+        self.told = VoterSet()
+        """While the configuration names the voters (kraft.version 0): what they have told of themselves."""
         self.begin_at_ms: dict[int, int] = {}
         """When to tell a voter of this leader (again)."""
         self.begin_in_flight: set[int] = set()

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from headrace.raft.node import RaftNode
 
 
+STATIC_TURNS = 10
+"""Voters of the configuration tell the leader of themselves so many fetch timeouts apart: it forgets with its epoch."""
+
+
 def _answer(node: "RaftNode", token: Any, error: Err, message: str | None = None) -> None:
     if token is not None:
         node.answer(token, VoterReply(error, node.leadership, message))
@@ -118,7 +122,9 @@ def update_voter(node: "RaftNode", token: Any, request: UpdateVoter, now_ms: int
     if not named or not 0 <= low <= high or voter.address(node.options.listener) is None:
         _answer(node, token, Err.INVALID_REQUEST)
     elif node.log.kraft_versions.last == 0:
-        # The configuration says where voters are, so there is nothing to write.
+        # The configuration says where voters are, so there is nothing to write yet; `upgrade` will.
+        if node.voters.has(key):
+            state.told = state.told.with_voter(voter)
         _answer(node, token, Err.NONE if node.voters.has(key) else Err.VOTER_NOT_FOUND)
     elif refusal := _refusal(node, state):
         _answer(node, token, *refusal)
@@ -130,6 +136,34 @@ def update_voter(node: "RaftNode", token: Any, request: UpdateVoter, now_ms: int
         if node.voters.get(voter.id) != voter:
             _append(node, node.voters.with_voter(voter))
         _answer(node, token, Err.NONE)
+
+
+def upgrade(node: "RaftNode", token: Any, version: int, validate_only: bool, now_ms: int) -> None:
+    """The voters move from the configuration into the log, with the disks that they have told of: from then on a lost disk
+    is a lost vote, and voters can be exchanged."""
+    state, current = node.leader, node.log.kraft_versions.last
+    if state is None:
+        _answer(node, token, Err.NOT_LEADER_OR_FOLLOWER)
+    elif version == current:
+        _answer(node, token, Err.NONE)
+    elif version < current:
+        _answer(node, token, Err.INVALID_UPDATE_VERSION, f"kraft.version is {current} and cannot be lowered")
+    elif state.change is not None or state.high_watermark < 0:
+        _answer(node, token, Err.REQUEST_TIMED_OUT, "the leader is not ready for it yet")
+    else:
+        own = Voter(node.key.id, node.key.directory_id, node.options.endpoints, node.options.kraft_versions)
+        voters = VoterSet(voter for voter in state.told.with_voter(own) if node.voters.get(voter.id) is not None)
+        silent = [str(voter) for voter in node.voters.ids if voters.get(voter) is None]
+        unable = [str(voter.id) for voter in voters if not voter.kraft_versions[0] <= version <= voter.kraft_versions[1]]
+        if silent or unable:
+            who, why = (silent, "have not told of their disks yet") if silent else (unable, f"do not know version {version}")
+            message = f"kraft.version cannot be {version}: controllers {', '.join(who)} {why}"
+            _answer(node, token, Err.INVALID_UPDATE_VERSION, message)
+        elif validate_only:
+            _answer(node, token, Err.NONE)
+        else:
+            state.change = Change(token, now_ms + node.options.request_timeout_ms, offset=node.log.end_offset)
+            node.emit(AppendControl(node.epoch, (version, voters)))
 
 
 # --- what becomes of a change -----------------------------------------------------------------------------------------
@@ -171,9 +205,10 @@ def poll_follower(node: "RaftNode", state: Follower, now_ms: int) -> None:
     """Tell the leader when the voters do not have this node as it is."""
     if state.voters_at_ms > now_ms:
         return
-    state.voters_at_ms = now_ms + node.options.fetch_timeout_ms
     options = node.options
-    if not options.is_controller or not options.endpoints or node.log.kraft_versions.last == 0:
+    is_static = node.log.kraft_versions.last == 0
+    state.voters_at_ms = now_ms + options.fetch_timeout_ms * (STATIC_TURNS if is_static else 1)
+    if not options.is_controller or not options.endpoints:
         return
     own = Voter(node.key.id, node.key.directory_id, options.endpoints, options.kraft_versions)
     known = node.voters.get(node.key.id)
@@ -181,7 +216,7 @@ def poll_follower(node: "RaftNode", state: Follower, now_ms: int) -> None:
     if node.voters.has(node.key):
         if known != own:
             node.send(state.leader_id, UpdateVoter(node.epoch, own), address)
-    elif options.auto_join and state.has_fetched:
+    elif options.auto_join and state.has_fetched and not is_static:
         if known is not None:
             # The vote of the disk that this node had before.
             old = ReplicaKey(known.id, known.directory_id)

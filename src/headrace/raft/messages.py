@@ -191,6 +191,14 @@ class Resign(NamedTuple):
     """Stop leading, in an orderly way: this node is about to go."""
 
 
+class Upgrade(NamedTuple):
+    """Somebody wants another kraft.version. Answered by a VoterReply, once it is committed."""
+
+    token: Any
+    version: int
+    validate_only: bool
+
+
 class Probed(NamedTuple):
     """The answer to a `Probe`: the versions of kraft.version that the node knows, or None."""
 
@@ -198,7 +206,7 @@ class Probed(NamedTuple):
     kraft_versions: tuple[int, int] | None
 
 
-Event = Received | Answered | Failed | Persisted | Durable | Stored | Appended | Rejected | Unwritten | PeerGone | Resign | Probed
+Event = Received | Answered | Failed | Persisted | Durable | Stored | Appended | Rejected | Unwritten | PeerGone | Resign | Upgrade | Probed
 
 
 # --- effects, to be executed in order ---------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ from headrace.raft.messages import (
     Stored,
     Unwritten,
     UpdateVoter,
+    Upgrade,
     Vote,
     VoteReply,
 )
@@ -207,6 +208,8 @@ class RaftNode:
                 self.peer_gone(node_id, now_ms)
             case Resign():
                 self.stopping = True
+            case Upgrade(token, version, validate_only):
+                membership.upgrade(self, token, version, validate_only, now_ms)
             case Probed(voter_id, kraft_versions):
                 membership.probed(self, voter_id, kraft_versions, now_ms)
         return self.tick(now_ms)

@@ -1,12 +1,16 @@
-"""Administration, decided by the active controller; brokers forward it here.
+"""Administration that takes more than the core's decision; the rest is a table in `controller_registry`.
 
-CreateTopics v2-7 (v4: defaults for partitions and replicas, v5: configs in the answer, v7: topic ids). DeleteTopics v1-6
-(v6: by id). CreatePartitions v0-3. AlterConfigs v0-2, IncrementalAlterConfigs v0-1. AlterClientQuotas v0-1.
-UpdateFeatures v0-2.
+CreateTopics v2-7 (v4: defaults for partitions and replicas, v5: configs in the answer, v7: topic ids). CreatePartitions
+v0-3. UpdateFeatures v0-2. ListPartitionReassignments v0.
 """
 
 from typing import TYPE_CHECKING
 
+from headrace.errors import KafkaError
+from headrace.metadata.features import asked_kraft_version
+from headrace.metadata.image import Image
+from headrace.metadata.outcome import Outcome
+from headrace.metadata.reassignment import list_reassignments
 from headrace.protocol import messages as m
 
 if TYPE_CHECKING:
@@ -28,15 +32,6 @@ async def create_topics(
     return response
 
 
-async def delete_topics(
-    controller: "ActiveController", message: m.DeleteTopicsRequest, caller: "Caller"
-) -> m.DeleteTopicsResponse:
-    response: m.DeleteTopicsResponse = await controller.decide(
-        lambda image: controller.core.delete_topics(image, message, caller.version)
-    )
-    return response
-
-
 async def create_partitions(
     controller: "ActiveController", message: m.CreatePartitionsRequest, caller: "Caller"
 ) -> m.CreatePartitionsResponse:
@@ -47,37 +42,28 @@ async def create_partitions(
     return response
 
 
-async def alter_configs(
-    controller: "ActiveController", message: m.AlterConfigsRequest, caller: "Caller"
-) -> m.AlterConfigsResponse:
-    response: m.AlterConfigsResponse = await controller.decide(
-        lambda image: controller.core.alter_configs(image, message)
-    )
-    return response
-
-
-async def incremental_alter_configs(
-    controller: "ActiveController", message: m.IncrementalAlterConfigsRequest, caller: "Caller"
-) -> m.IncrementalAlterConfigsResponse:
-    response: m.IncrementalAlterConfigsResponse = await controller.decide(
-        lambda image: controller.core.incremental_alter_configs(image, message)
-    )
-    return response
-
-
-async def alter_client_quotas(
-    controller: "ActiveController", message: m.AlterClientQuotasRequest, caller: "Caller"
-) -> m.AlterClientQuotasResponse:
-    response: m.AlterClientQuotasResponse = await controller.decide(
-        lambda image: controller.core.alter_client_quotas(image, message)
-    )
-    return response
-
-
 async def update_features(
     controller: "ActiveController", message: m.UpdateFeaturesRequest, caller: "Caller"
 ) -> m.UpdateFeaturesResponse:
-    response: m.UpdateFeaturesResponse = await controller.decide(
-        lambda image: controller.core.update_features(image, message, caller.version)
-    )
+    """`kraft.version` is the quorum's own: raised once everything that is asked for beside it has been found right."""
+
+    def decide(image: Image) -> Outcome[m.UpdateFeaturesResponse]:
+        return controller.core.update_features(image, message, caller.version, controller.quorum.kraft_version)
+
+    asked = asked_kraft_version(message)
+    if asked is not None and asked != controller.quorum.kraft_version:
+        refused = decide(controller.quorum.tip).response
+        if refused.error_code:
+            return refused
+        try:
+            await controller.quorum.raise_version(asked, message.validate_only)
+        except KafkaError as error:
+            return m.UpdateFeaturesResponse(error_code=error.error, error_message=error.message)
+    response: m.UpdateFeaturesResponse = await controller.decide(decide)
     return response
+
+
+async def list_partition_reassignments(
+    controller: "ActiveController", message: m.ListPartitionReassignmentsRequest, caller: "Caller"
+) -> m.ListPartitionReassignmentsResponse:
+    return list_reassignments(controller.quorum.image, message)

@@ -1,12 +1,18 @@
 """Every decision that can be asked of the active controller, by API key: over its listener, in an envelope, or directly by
-this node's own broker."""
+this node's own broker.
+
+Beside what the other files of this kind say: AlterPartition v2-3 (v3: broker epochs of the ISR), AssignReplicasToDirs v0,
+AllocateProducerIds v0, ElectLeaders v0-2, AlterPartitionReassignments v0-1, DeleteTopics v1-6 (v6: by id), AlterConfigs
+v0-2, IncrementalAlterConfigs v0-1, AlterClientQuotas v0-1.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.handlers import controller_admin as admin
 from headrace.broker.handlers import controller_brokers as brokers
-from headrace.broker.handlers import controller_partitions as partitions
+from headrace.metadata.controller import Controller
+from headrace.metadata.outcome import Outcome
 from headrace.protocol.api import ApiKey
 
 if TYPE_CHECKING:
@@ -14,23 +20,34 @@ if TYPE_CHECKING:
 
 Decide = Callable[["ActiveController", Any, "Caller"], Awaitable[Any]]
 
+
+def by_core(method: Callable[..., Outcome[Any]], *, versioned: bool = False) -> Decide:
+    """What the core decides alone, given the request and, if it differs by that, its version."""
+
+    async def decide(controller: "ActiveController", message: Any, caller: "Caller") -> Any:
+        more = (caller.version,) if versioned else ()
+        return await controller.decide(lambda image: method(controller.core, image, message, *more))
+
+    return decide
+
+
 DECISIONS: dict[int, Decide] = {
     ApiKey.BROKER_REGISTRATION: brokers.broker_registration,
     ApiKey.BROKER_HEARTBEAT: brokers.broker_heartbeat,
     ApiKey.CONTROLLER_REGISTRATION: brokers.controller_registration,
     ApiKey.UNREGISTER_BROKER: brokers.unregister_broker,
-    ApiKey.ALTER_PARTITION: partitions.alter_partition,
-    ApiKey.ASSIGN_REPLICAS_TO_DIRS: partitions.assign_replicas_to_dirs,
-    ApiKey.ALLOCATE_PRODUCER_IDS: partitions.allocate_producer_ids,
-    ApiKey.ELECT_LEADERS: partitions.elect_leaders,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: partitions.alter_partition_reassignments,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: partitions.list_partition_reassignments,
+    ApiKey.ALTER_PARTITION: by_core(Controller.alter_partition, versioned=True),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: by_core(Controller.assign_replicas),
+    ApiKey.ALLOCATE_PRODUCER_IDS: by_core(Controller.allocate_producer_ids),
+    ApiKey.ELECT_LEADERS: by_core(Controller.elect_leaders),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: by_core(Controller.alter_reassignments),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: admin.list_partition_reassignments,
     ApiKey.CREATE_TOPICS: admin.create_topics,
-    ApiKey.DELETE_TOPICS: admin.delete_topics,
+    ApiKey.DELETE_TOPICS: by_core(Controller.delete_topics, versioned=True),
     ApiKey.CREATE_PARTITIONS: admin.create_partitions,
-    ApiKey.ALTER_CONFIGS: admin.alter_configs,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.incremental_alter_configs,
-    ApiKey.ALTER_CLIENT_QUOTAS: admin.alter_client_quotas,
+    ApiKey.ALTER_CONFIGS: by_core(Controller.alter_configs),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: by_core(Controller.incremental_alter_configs),
+    ApiKey.ALTER_CLIENT_QUOTAS: by_core(Controller.alter_client_quotas),
     ApiKey.UPDATE_FEATURES: admin.update_features,
 }
 
