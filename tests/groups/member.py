@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 STOP = False
-SESSION_MS = 2_000
+SESSION_MS = 4_000
 HEARTBEAT_MS = 300
 BATCH = 25
 

@@ -13,7 +13,7 @@ import pytest
 from tests.compat.process import HeadraceProcess
 from tests.groups.harness import KINDS, QUICK, Crew, commits_in_log
 
-STALL_S = 3.0
+STALL_S = 5.0
 """Longer than the session: the member is replaced, and what it commits when it wakes must be refused."""
 
 
