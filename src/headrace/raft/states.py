@@ -70,10 +70,8 @@ class Nominee:
 
     @property
     def cannot_win(self) -> bool:
-        missing = self.rejected
-        if missing and not self.pre_vote:
-            # Votes that were split between two will not be mended by a third that is dead.
-            missing = missing | self.gone
+        # Once somebody has said no, a third that is dead does not help: better to ask all of them again soon.
+        missing = self.rejected | self.gone if self.rejected else self.rejected
         return len(self.voters) - len(missing) < self.voters.majority
 
     def unheard(self) -> list[int]:
