@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker.connection import Connection
+from headrace.broker.controller_metrics import ControllerCounters
 from headrace.broker.handlers.controller_registry import DECISIONS
 from headrace.broker.handlers.raft import RAFT_HANDLERS
 from headrace.broker.handlers.refusals import refusal
@@ -20,7 +21,6 @@ from headrace.metadata.controller import Controller
 from headrace.metadata.heartbeats import BrokerState, Reply
 from headrace.metadata.image import Broker, Endpoint, Image
 from headrace.metadata.outcome import RECORDS_PER_REQUEST_MAX, Outcome
-from headrace.metadata.partitions import is_unclean
 from headrace.metadata.policy import UNCLEAN
 from headrace.metadata.records import Record
 from headrace.metadata.sessions import NO_OFFSET, Sessions
@@ -66,6 +66,7 @@ class ActiveController:
         self._connections: dict[int, Connection] = {}
         """On which connection each broker's heartbeats come."""
         self._suspected: set[int] = set()
+        self.counters = ControllerCounters()
         self._active = False
         self._last_leader = -1
         self._expiry: TimerHandle | None = None
@@ -99,12 +100,17 @@ class ActiveController:
     async def decide(self, decision: Callable[[Image], Outcome[Any]]) -> Any:
         """Make a decision durable, then answer."""
 
+        perf_counter, counters = self._server.runtime.perf_counter, self.counters
+        began = perf_counter()
+
         def decide(image: Image) -> Outcome[Any]:
             outcome = decision(image)
-            self._tell_losses(image, outcome.records)
+            counters.decisions.observe(perf_counter() - began)
+            self._note(image, outcome.records)
             return outcome
 
         response = await self.quorum.write(decide)
+        counters.commits.observe(perf_counter() - began)
         return response
 
     def _append(self, records: list[Record]) -> Awaitable[int]:
@@ -115,19 +121,16 @@ class ActiveController:
         assert appended is not None
         return appended
 
-    def _tell_losses(self, image: Image, records: list[Record]) -> None:
+    def _note(self, image: Image, records: list[Record]) -> None:
         """An unclean election is allowed where somebody said so, and never silent."""
-        for record, _ in records:
-            if isinstance(record, m.PartitionChangeRecord):
-                topic = image.topics[record.topic_id]
-                partition = topic.partitions[record.partition_id]
-                if is_unclean(partition, record):
-                    logger.error(
-                        "unclean election: broker %d leads %s-%d without having been in sync; records may be lost (offline before: ISR %s)",
-                        record.leader, topic.name, record.partition_id, list(partition.isr),
-                    )  # fmt: skip
-            elif isinstance(record, m.ConfigRecord) and record.name == UNCLEAN:
-                self._loop.call_soon(self._run_chore, self._elect_unclean)
+        for lossy in self.counters.note_elections(image, records):
+            topic = image.topics[lossy.topic_id]
+            logger.error(
+                "unclean election: broker %d leads %s-%d without having been in sync; records may be lost (offline before: ISR %s)",
+                lossy.leader, topic.name, lossy.partition_id, list(topic.partitions[lossy.partition_id].isr),
+            )  # fmt: skip
+        if any(isinstance(record, m.ConfigRecord) and record.name == UNCLEAN for record, _ in records):
+            self._loop.call_soon(self._run_chore, self._elect_unclean)
 
     # ---- coming and going of the duty
 
@@ -201,7 +204,7 @@ class ActiveController:
         records, reply = outcome
         committed = None
         if records:
-            self._tell_losses(image, records)
+            self._note(image, records)
             before = image.brokers[message.broker_id]
             committed = self._append(records)
             self._tell_state(before, reply)
@@ -262,8 +265,9 @@ class ActiveController:
         self._sessions.forget(broker_id)
         try:
             records = self.core.fence_broker(image, broker_id)
-            self._tell_losses(image, records)
+            self._note(image, records)
             await self._append(records)
+            self.counters.fenced += 1
         except KafkaError as error:
             # Whoever is the active controller next finds the same. If that is still this node, its disk was full.
             logger.warning("broker %d could not be fenced: %s", broker_id, error)

@@ -103,6 +103,8 @@ class Collector:
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+        from headrace.broker import controller_metrics
+
         broker, metrics = self._broker, self._broker.metrics
         latency = HistogramMetricFamily(
             "headrace_request_seconds", "Time from a request's last byte to its answer", labels=["api"]
@@ -148,6 +150,7 @@ class Collector:
             gauge.add_metric([], value)
             yield gauge
         yield from self._replication()
+        yield from controller_metrics.collect(broker)
         yield from self._topics()
         yield from self._groups()
 
@@ -162,6 +165,8 @@ class Collector:
             ("headrace_leaders", "Partitions led by this node", len(led)),
             ("headrace_under_replicated", "Led here, with replicas out of sync", sum(len(x.isr) < len(x.replicas) for x in led)),
             ("headrace_under_min_isr", "Led here, with too few in sync for acks=all", sum(x.too_few for x in led)),
+            ("headrace_at_min_isr", "Led here, with just enough in sync", sum(len(x.isr) == x.min_isr for x in led)),
+            ("headrace_offline_replicas", "Replicas whose disk failed", sum(p.failed for topic in topics for p in topic)),
             ("headrace_fetchers", "Connections over which leaders are copied", len(self._broker.replicas.fetchers)),
         ):
             gauge = GaugeMetricFamily(name, doc)

@@ -1,0 +1,77 @@
+"""What Prometheus is shown of the controller and the cluster."""
+
+from typing import Any
+
+from headrace.broker.controller_metrics import ControllerCounters
+from headrace.broker.metrics import Collector
+from headrace.client.admin import Admin
+from headrace.metadata.versions import ELR_VERSION
+from headrace.protocol import messages as m
+from headrace.testing.simulator.world import World
+from tests.unit.broker.test_coordinator_runtime import BOOTSTRAP, Machine, in_world
+from tests.unit.metadata.cases import create, new_topic
+from tests.unit.metadata.test_controller import Cluster
+
+
+def shown(machine: Machine) -> dict[tuple[str, ...], float]:
+    samples = (sample for family in Collector(machine.broker).collect() for sample in family.samples)
+    return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+
+
+def test_the_only_node_shows_its_cluster() -> None:
+    async def main(world: World) -> None:
+        machine = Machine(world)
+        await machine.start()
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.create_topic("t", 3)
+        seen = shown(machine)
+        expected: dict[tuple[str, ...], Any] = {
+            ("headrace_active_controller",): 1,
+            ("headrace_quorum_leader",): 1,
+            ("headrace_quorum_epoch",): 1,
+            ("headrace_metadata_lag_records",): 0,
+            ("headrace_metadata_offset",): machine.broker.image.offset,
+            ("headrace_cluster_topics",): 1,
+            ("headrace_cluster_partitions",): 3,
+            ("headrace_cluster_offline_partitions",): 0,
+            ("headrace_cluster_imbalanced_partitions",): 0,
+            ("headrace_cluster_moving_partitions",): 0,
+            ("headrace_cluster_brokers", "active"): 1,
+            ("headrace_cluster_brokers", "fenced"): 0,
+            ("headrace_leaders",): 3,
+            ("headrace_at_min_isr",): 3,
+            ("headrace_under_min_isr",): 0,
+            ("headrace_under_replicated",): 0,
+            ("headrace_offline_replicas",): 0,
+        }
+        assert {name: seen[name] for name in expected} == expected
+        assert seen["headrace_controller_decision_seconds_bucket", "+Inf"] >= 3, "registrations, and the topic"
+        assert seen["headrace_controller_commit_seconds_bucket", "+Inf"] >= 3
+        # Killed, it finds its own partitions without a leader, and elects itself: from those eligible.
+        machine.node.kill()
+        await machine.start()
+        seen = shown(machine)
+        kinds = {kind: seen["headrace_elections_total", kind] for kind in ("in sync", "eligible", "unclean")}
+        assert kinds == {"in sync": 0, "eligible": 3, "unclean": 0}
+
+    in_world(main)
+
+
+def test_elections_are_told_apart() -> None:
+    cluster, counters = Cluster(3), ControllerCounters()
+    cluster.commit([(m.FeatureLevelRecord(name=ELR_VERSION, feature_level=1), 0)])
+    cluster.answer(create(new_topic("t", -1, -1, [("min.insync.replicas", "2")], [(0, [1, 2, 3])])))
+
+    def done(records: list[Any]) -> list[int]:
+        unclean = counters.note_elections(cluster.image, records)
+        cluster.commit(records)
+        return [record.leader for record in unclean]
+
+    for broker in (1, 2, 3):
+        assert done(cluster.controller.fence_broker(cluster.image, broker)) == []
+    assert counters.elections == {"in sync": 2, "eligible": 0, "unclean": 0}
+    assert done(cluster.controller.unfence_broker(cluster.image, 2)) == []
+    assert counters.elections == {"in sync": 2, "eligible": 1, "unclean": 0}
+    record = m.PartitionChangeRecord(topic_id=cluster.image.topic_ids["t"], partition_id=0, leader=1, isr=[1])
+    assert done([(record, 2)]) == [1]
+    assert counters.elections == {"in sync": 2, "eligible": 1, "unclean": 1}
