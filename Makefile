@@ -23,6 +23,8 @@ $(BASE): pyproject.toml
 	@$(BIN)/uv pip install --python $(BIN)/python -e '.[all]'
 	@echo "3/3 compiling"
 	@$(BIN)/python -m compileall -q src
+# What Spark's Python processes import: they have ten seconds to start, and a busy machine may take them to compile it.
+	@$(BIN)/python -c 'import pandas, pyarrow, pyspark.sql.streaming.python_streaming_source_runner, pyspark.worker, headrace.spark.source'
 	@touch $@
 
 $(STAMP): $(BASE)
