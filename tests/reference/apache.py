@@ -13,11 +13,13 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from headrace.broker import local_cluster
 
 VERSION = "4.3.1"
 # slf4j-simple gives the broker a voice: without a binding a failed start says nothing at all.
@@ -116,12 +118,8 @@ def run_java(source: str, *args: str, timeout_s: float = 120) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports nobody listens on; all held at once so that they differ."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
+    """Loopback ports nobody listens on, and none that an outgoing connection could have when a killed node comes back."""
+    return list(local_cluster.free_ports(count))
 
 
 def answers_metadata(port: int) -> bool:

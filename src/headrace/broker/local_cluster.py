@@ -195,8 +195,8 @@ def lay_out(folder: Path, wish: Wish) -> LocalCluster:
     dice = random.SystemRandom()
     cluster_id = encode_uuid(new_uuid(dice))
     count = wish.voters if wish.voters is not None else (VOTERS_MAX if wish.brokers >= VOTERS_MAX else 1)
-    ports = _ports(wish.port, wish.brokers)
-    controller_ports = dict(enumerate(_controller_ports(wish, count), 1))
+    ports, of_voters = _ports_of(wish, count)
+    controller_ports = dict(enumerate(of_voters, 1))
     configs = {
         node_id: _options(folder, node_id, wish, port, controller_ports) for node_id, port in enumerate(ports, 1)
     }
@@ -294,10 +294,13 @@ def _ports(first: int, count: int) -> list[int]:
     return [first + index for index in range(count)]
 
 
-def _controller_ports(wish: Wish, count: int) -> list[int]:
-    """A hundred above the clients', so that they can be told at a glance."""
-    first = wish.port and wish.port + max(100, wish.brokers)
-    return _ports(first, count)
+def _ports_of(wish: Wish, voters: int) -> tuple[list[int], list[int]]:
+    """For clients, and for controllers a hundred above, so that they can be told at a glance."""
+    if wish.port == 0:
+        # All at once: nobody listens on any yet, so that two searches could find the same.
+        found = list(free_ports(wish.brokers + voters))
+        return found[: wish.brokers], found[wish.brokers :]
+    return _ports(wish.port, wish.brokers), _ports(wish.port + max(100, wish.brokers), voters)
 
 
 def free_ports(count: int) -> Iterator[int]:
