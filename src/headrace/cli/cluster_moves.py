@@ -236,17 +236,16 @@ def copies_of(view: View, changes: Changes) -> dict[TopicPartition, list[int]]:
 
 
 def show_plan(view: View, changes: Changes) -> None:
+    copies = copies_of(view, changes)
     rows = []
     for at, to in sorted(changes.items())[:SHOWN_MAX]:
-        coming = [node for node in to if node not in view.placement[at]] if at in view.placement else list(to)
-        size = view.sizes.get(at, 0) * len(coming)
-        rows.append((f"{at[0]}-{at[1]}", _nodes(view.placement.get(at, ())), _nodes(to), size_text(size) if coming else "-"))
+        size = size_text(_bytes_of(view, {at: copies[at]})) if at in copies else "-"
+        rows.append((f"{at[0]}-{at[1]}", _nodes(view.placement.get(at, ())), _nodes(to), size))
     print_table(("PARTITION", "FROM", "TO", "TO COPY"), rows, numbers=("TO COPY",))
     if len(changes) > SHOWN_MAX:
         print(f"... and {len(changes) - SHOWN_MAX} more")
-    copies = copies_of(view, changes)
-    total = sum(view.sizes.get(at, 0) * len(nodes) for at, nodes in copies.items())
-    print(f"{len(changes)} partitions change, {sum(map(len, copies.values()))} replicas are copied, {size_text(total)}")
+    total = size_text(_bytes_of(view, copies))
+    print(f"{len(changes)} partitions change, {sum(map(len, copies.values()))} replicas are copied, {total}")
 
 
 async def carry_out(operations: Operations, view: View, changes: Changes, request: Request) -> None:
@@ -318,7 +317,7 @@ async def watch(
         while True:
             moving = {(move.topic, move.partition) for move in await operations.moves()} & set(changes)
             if show is not None:
-                show.update(len(changes) - len(moving), await _copied(operations, copies) if moving else _all_bytes(view, copies))
+                show.update(len(changes) - len(moving), await _copied(operations, copies) if moving else _bytes_of(view, copies))
             if not moving:
                 break
             await sleep(POLL_S)
@@ -332,7 +331,7 @@ async def watch(
         raise ClientError(f"{len(lost)} moves were called off or replaced by others meanwhile, {topic}-{index} among them")
 
 
-def _all_bytes(view: View, copies: dict[TopicPartition, list[int]]) -> int:
+def _bytes_of(view: View, copies: dict[TopicPartition, list[int]]) -> int:
     return sum(view.sizes.get(at, 0) * len(nodes) for at, nodes in copies.items())
 
 

@@ -8,12 +8,8 @@ Waiters ask the cluster itself, by Kafka's own requests, and never look into a b
 """
 
 import asyncio
-import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from headrace.broker.local_cluster import LocalCluster, LocalNode, Wish, add_brokers, lay_out
+from headrace.broker.local_cluster import LocalCluster, LocalNode, Wish, add_brokers, open_cluster
 from headrace.broker.node import layout_of
 from headrace.client.admin import Admin
 from headrace.client.cluster import Partition, Topic
@@ -30,34 +26,29 @@ from headrace.client.operations import Operations, Quorum
 from headrace.quorum.folder import format_folders
 from headrace.storage.checkpoints import new_uuid
 from headrace.storage.files import RealDisk
+from headrace.testing.child import Child
 
 T = TypeVar("T")
 
-START_LIMIT_S = 60.0
-STOP_LIMIT_S = 60.0
 PATIENCE_S = 60.0
 """For what must come about by itself: the machine may be busy."""
 POLL_S = 0.05
-READY = b" ready on "
 
 
 class ClusterFailed(Exception):
     """A node did not start or stop as it should, or something awaited did not come; the message says what nodes said."""
 
 
-class TestNode:
+class TestNode(Child):
     """One node's process. Made by TestCluster."""
 
     __test__ = False
+    failed = ClusterFailed
 
     def __init__(self, node: LocalNode, prefix: Sequence[str] = ()) -> None:
+        super().__init__(f"node {node.node_id}", node.log, prefix)
         self.node = node
         self.id = node.node_id
-        self.prefix = list(prefix)
-        """Words before the command: to run it in a network namespace, for one."""
-        self.is_frozen = False
-        self._process: subprocess.Popen[bytes] | None = None
-        self._from = 0
 
     @property
     def address(self) -> str:
@@ -67,90 +58,21 @@ class TestNode:
     def data(self) -> Path:
         return self.node.data
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, f"node {self.id} is not running"
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
     def launch(self) -> None:
         """Start the process; `wait_ready` returns when it serves."""
-        assert not self.is_running, f"node {self.id} is running already"
-        command = [*self.prefix, sys.executable, "-m", "headrace.cli.main", "up", "--config", str(self.node.properties)]
-        # Whatever the user has set for brokers of their own must not change this one.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
-        with self.node.log.open("ab") as log:
-            self._from = log.tell()
-            # A file and not a pipe: nobody has to read it for the node to go on, and it is there after a crash.
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-
-    def wait_ready(self, limit_s: float = START_LIMIT_S) -> None:
-        deadline = time.monotonic() + limit_s
-        while READY not in self._said():
-            if not self.is_running:
-                raise ClusterFailed(f"node {self.id} did not start: {self.output()}")
-            if time.monotonic() > deadline:
-                raise ClusterFailed(f"node {self.id} was not ready within {limit_s:g} s: {self.output()}")
-            time.sleep(0.01)
-
-    def _said(self) -> bytes:
-        with self.node.log.open("rb") as log:
-            log.seek(self._from)
-            return log.read()
+        self.run(["--config", str(self.node.properties)])
 
     def start(self) -> Self:
         self.launch()
         self.wait_ready()
         return self
 
-    def stop(self) -> None:
-        """In order: what it leads is handed over first."""
-        code = self._end(signal.SIGTERM)
-        if code:
-            raise ClusterFailed(f"node {self.id} stopped with code {code}: {self.output()}")
-
-    def kill(self) -> None:
-        """As by kill -9: nothing is flushed, nobody is told."""
-        self._end(signal.SIGKILL)
-
-    def freeze(self) -> None:
-        """As by SIGSTOP: it keeps its connections and says nothing."""
-        os.kill(self.pid, signal.SIGSTOP)
-        self.is_frozen = True
-
-    def thaw(self) -> None:
-        if self.is_frozen:
-            os.kill(self.pid, signal.SIGCONT)
-            self.is_frozen = False
-
-    def output(self, limit_bytes: int = 4_000) -> str:
-        """The end of what it has said since its last start."""
-        return self._said()[-limit_bytes:].decode(errors="replace").strip()
-
-    def _end(self, how: signal.Signals) -> int:
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        if self.is_frozen and how != signal.SIGKILL:
-            process.send_signal(signal.SIGCONT)
-        self.is_frozen = False
-        process.send_signal(how)
-        try:
-            return process.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise ClusterFailed(f"node {self.id} did not stop within {STOP_LIMIT_S:g} s: {self.output()}") from None
-
 
 class TestCluster:
     """`brokers` nodes, the first three of them (or the only one or two) also controllers.
 
     `settings` are options of server.properties for all nodes; `racks` are given to them in turn. Without `folder` a
-    temporary one is used and removed. `hosts` and `prefixes` put each node on an address of its own and into a
+    temporary one is used and removed; a cluster that is in it already is found again, as it is. `hosts` and `prefixes` put each node on an address of its own and into a
     network namespace, say.
     """
 
@@ -171,7 +93,7 @@ class TestCluster:
         self._temporary = tempfile.TemporaryDirectory(prefix="headrace-cluster-") if folder is None else None
         self.folder = Path(self._temporary.name if self._temporary is not None else str(folder))
         self._wish = Wish(brokers, port=0, racks=racks, settings=dict(settings or {}), voters=voters, hosts=hosts)
-        self.layout: LocalCluster = lay_out(self.folder, self._wish)
+        self.layout: LocalCluster = open_cluster(self.folder, self._wish)
         self.nodes: dict[int, TestNode] = {
             n: TestNode(node, prefixes[n - 1] if prefixes else ()) for n, node in self.layout.nodes.items()
         }
