@@ -60,8 +60,15 @@ def same(expected: dict[str, TopicContents], filler: Filler) -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize("end", ["stop", "kill9"])
-@pytest.mark.parametrize("first, second", [("headrace", "apache"), ("apache", "headrace")])
+@pytest.mark.parametrize(
+    "first, second, end",
+    [
+        ("headrace", "apache", "kill9"),
+        ("apache", "headrace", "stop"),
+        pytest.param("headrace", "apache", "stop", marks=pytest.mark.soak),
+        pytest.param("apache", "headrace", "kill9", marks=pytest.mark.soak),
+    ],
+)
 def test_one_goes_on_where_the_other_stopped(first: str, second: str, end: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(first, data, end) as filler:
