@@ -14,9 +14,11 @@ from headrace.records.reader import Record
 from headrace.storage.segment import file_name
 from headrace.testing.simulator.brokers import DATA, broker
 from headrace.testing.simulator.disk import MemoryDisk
+from headrace.testing.simulator.loop import SimClock
+from headrace.testing.simulator.workload import Options, Workload
 from headrace.testing.simulator.world import World
 from tests.simulation.cluster import SimCluster, create
-from tests.simulation.harness import BOOTSTRAP, BROKER
+from tests.simulation.harness import BOOTSTRAP, BROKER, Result, clients, seeds_within, verdict
 
 BATCH = build_batch([Record(0, 1000, None, b"v" * 200)])
 CHECKPOINTED_S = 10.0
@@ -155,6 +157,42 @@ def test_another_replica_leads_when_the_first_that_comes_back_was_emptied(how: s
     for seed in range(4):
         with World(seed) as world:
             world.run(main(world))
+
+
+async def struck_and_emptied(world: World) -> Result:
+    """A node is killed and its folders are emptied under load, while another one is killed, frozen or cut off, too."""
+    dice = world.dice("scenario")
+    cluster = SimCluster(world)
+    await cluster.start()
+    options = Options(partitions=2, pause_s_max=0.05)
+    await create(cluster.bootstrap, options.topic, options.partitions, 3, {})
+    workload = Workload(cluster.bootstrap, world.dice("workload"), SimClock(world.loop), options)
+    async with clients(workload, 3):
+        for _ in range(dice.randint(1, 3)):
+            await asyncio.sleep(dice.choice((0.5, 3.0, CHECKPOINTED_S)))
+            await cluster.calm(options.topic)
+            name = dice.choice(cluster.names)
+            cluster.events.append(f"{world.loop.time():.2f} empty {name}")
+            strike = asyncio.create_task(cluster.strike(dice, ("kill", "freeze", "isolate", "power cut")))
+            await asyncio.sleep(dice.random())
+            node = cluster.node(name)
+            if node.running:
+                node.resume()
+                node.kill()
+            for partition in range(options.partitions):
+                node.disk.remove_tree(f"{DATA}/{options.topic}-{partition}")
+            await cluster.restart(name)
+            await strike
+    await cluster.calm(options.topic)
+    result = await verdict(workload, cluster.events)
+    cluster.assert_replicas_equal(options.topic, options.partitions)
+    return result
+
+
+def test_one_emptied_replica_at_a_time_loses_nothing_whatever_else_strikes() -> None:
+    for seed in seeds_within(15.0, range(1000), at_least=4):
+        with World(seed) as world:
+            world.run(struck_and_emptied(world)).assert_good(seed)
 
 
 def test_a_leader_that_finds_a_damaged_segment_lets_another_lead_and_copies_it_anew() -> None:
