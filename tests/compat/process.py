@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 ADDRESS = re.compile(r"ready on 127\.0\.0\.1:(\d+)")
-START_LIMIT_S = 30
+START_LIMIT_S = 90
 STOP_LIMIT_S = 60
 
 

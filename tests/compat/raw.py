@@ -12,7 +12,7 @@ import crc32c
 from headrace.protocol.codec import CODECS
 from headrace.protocol.schema import StructSpec
 
-ANSWER_LIMIT_S = 8.0
+ANSWER_LIMIT_S = 30.0
 
 
 class Closed(Exception):

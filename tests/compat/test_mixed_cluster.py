@@ -106,7 +106,7 @@ class Mixed:
 
     def partitions(self, topic: str) -> dict[int, tuple[int, list[int], set[int]]]:
         """(leader, replicas, ISR) by partition."""
-        found = AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(topic, timeout=5).topics[topic]
+        found = AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(topic, timeout=30).topics[topic]
         return {n: (p.leader, list(p.replicas), set(p.isrs)) for n, p in found.partitions.items()}
 
 
@@ -117,7 +117,7 @@ def running(folder: Path, *, apache_controls: bool) -> Iterator[Mixed]:
         for node_id in (CONTROLLER, KAFKA, HEADRACE):
             mixed.start(node_id)
         admin = AdminClient({"bootstrap.servers": mixed.bootstrap})
-        mixed.until(lambda: set(admin.list_topics(timeout=5).brokers) == {KAFKA, HEADRACE}, "two brokers")
+        mixed.until(lambda: set(admin.list_topics(timeout=30).brokers) == {KAFKA, HEADRACE}, "two brokers")
         yield mixed
     except Unavailable as reason:
         pytest.skip(str(reason))
@@ -156,7 +156,7 @@ def consume(mixed: Mixed, topic: str, count: int, group: str) -> list[int]:
             if message is not None and message.error() is None:
                 found.append(int(message.value() or b"-1"))
         consumer.commit(asynchronous=False)
-        committed = consumer.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)], timeout=10)
+        committed = consumer.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)], timeout=60)
         assert sum(entry.offset for entry in committed) == count
     finally:
         consumer.close()

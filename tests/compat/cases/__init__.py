@@ -11,7 +11,7 @@ from tests.compat.normalise import Normaliser
 from tests.compat.raw import Closed, Connection, batch, decode_response
 
 UNSTABLE = {"InitProducerId": 6}  # versions above what a broker serves by default
-READY_LIMIT_S = 10
+READY_LIMIT_S = 60
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,10 @@ def fake():
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    ready.wait(10)
+    assert ready.wait(60)
     yield holder["broker"]
     stop.set()
-    thread.join(10)
+    thread.join(60)
 
 
 # -- topics
