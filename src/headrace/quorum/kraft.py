@@ -8,21 +8,18 @@ are made on the loop.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.clock import Clock
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.metadata.delta import Delta
 from headrace.metadata.difference import difference
-from headrace.metadata.features import one_minimum
 from headrace.metadata.image import Image
 from headrace.metadata.loader import Loader
 from headrace.metadata.outcome import Outcome
-from headrace.metadata.records import Record, encode_record
-from headrace.metadata.versions import ELR_VERSION
+from headrace.metadata.records import Record
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.quorum import LeadershipListener, Listener, Network, QuorumError
@@ -30,6 +27,7 @@ from headrace.quorum.cleaning import SnapshotKeeper
 from headrace.quorum.downloading import finish, store_chunk
 from headrace.quorum.driver import Driver
 from headrace.quorum.folder import Identity, Layout, read_bootstrap
+from headrace.quorum.leading import Pending, Tip, bootstrap, build_batch, is_new
 from headrace.quorum.loading import Applied, Loaded, apply_log, check_features, load
 from headrace.quorum.metadata_log import Damaged, encode_control_records
 from headrace.quorum.options import KraftOptions, check_voters, raft_options
@@ -54,7 +52,6 @@ from headrace.raft.messages import (
 from headrace.raft.node import RaftNode
 from headrace.raft.types import NOBODY, Election, ReplicaKey
 from headrace.raft.voters import VoterSet
-from headrace.records.builder import BatchBuilder
 from headrace.records.layout import read_header
 from headrace.storage.files import Disk
 from headrace.storage.manager import METADATA_FOLDER
@@ -63,21 +60,7 @@ __all__ = ["KraftOptions", "KraftQuorum", "QuorumFacts", "VoterFacts", "open_quo
 
 logger = logging.getLogger("headrace.quorum")
 
-BATCH_BYTES_MAX = 8 << 20
-"""As Kafka's quorum: a follower has to take a batch whole."""
-
 RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
-
-
-class _Pending(NamedTuple):
-    """A batch that is written and not yet committed. `loader` is the state after it."""
-
-    base_offset: int
-    end_offset: int
-    size: int
-    delta: Delta | None
-    loader: Loader
-    done: "asyncio.Future[int] | None"
 
 
 class KraftQuorum:
@@ -110,14 +93,11 @@ class KraftQuorum:
         self._loader = loaded.loader
         """After the last committed record that was applied, which ends at `_applied_end`."""
         self._applied_end = loaded.applied_end
-        self._tip: Loader | None = None
-        """The leader's: after the last record written."""
-        self._pending: deque[_Pending] = deque()
+        self._tip: Tip | None = None
+        """While this node leads."""
         self._listeners: list[Listener] = []
         self._leadership_listeners: list[LeadershipListener] = []
         self._told = (NOBODY, loaded.election.epoch, False)
-        self._active_from = -1
-        """All below it is older than this node's leadership, or what it began with: once applied, it may decide."""
         self._syncing: asyncio.Task[None] | None = None
         self._closed = False
         self._caught_up: asyncio.Event = asyncio.Event()
@@ -188,7 +168,7 @@ class KraftQuorum:
     def is_active(self) -> bool:
         return (
             self._tip is not None
-            and 0 <= self._active_from <= self._applied_end
+            and 0 <= self._tip.active_from <= self._applied_end
             and self.failed is None
             and not self._closed
         )
@@ -274,37 +254,25 @@ class KraftQuorum:
 
     def _start_leading(self) -> None:
         """What the log holds beyond what is committed is part of every decision from here on, and ends unfinished work."""
-        tip = self._loader.copy()
-        self._tip = tip
-        for applied in apply_log(self.log, tip, self._applied_end, self.log.end_offset):
-            start = self._pending[-1].end_offset if self._pending else self._applied_end
-            after = tip.copy()
-            self._pending.append(
-                _Pending(start, applied.end_offset, applied.size, applied.delta, after, None)
-            )
-        records = self._first_records()
+        loader = self._loader.copy()
+        tip = self._tip = Tip(loader)
+        start = self._applied_end
+        for applied in apply_log(self.log, loader, self._applied_end, self.log.end_offset):
+            tip.add(Pending(start, applied.end_offset, applied.size, applied.delta, loader.copy(), None))
+            start = applied.end_offset
+        records: list[Record] = []
+        if loader.in_transaction:
+            records.append((m.AbortTransactionRecord(reason="a new leader took over"), 0))
+        if is_new(loader.image):
+            features = read_bootstrap(self._disk, self._layout.metadata_log_dir)
+            records += bootstrap(features, self._options.min_insync_replicas)
         if records:
             try:
                 _quiet(self.append(records))
             except KafkaError as error:
                 self._cannot_lead(error)
                 return
-        self._active_from = self.log.end_offset
-
-    def _first_records(self) -> list[Record]:
-        assert self._tip is not None
-        records: list[Record] = []
-        if self._tip.in_transaction:
-            records.append((m.AbortTransactionRecord(reason="a new leader took over"), 0))
-        image = self._tip.image
-        if not (image.features or image.brokers or image.topics):
-            records.append((m.BeginTransactionRecord(name="Bootstrap records"), 0))
-            features = read_bootstrap(self._disk, self._layout.metadata_log_dir)
-            records += features
-            if any(isinstance(record, m.FeatureLevelRecord) and record.name == ELR_VERSION for record, _ in features):
-                records += one_minimum(image, self._options.min_insync_replicas)
-            records.append((m.EndTransactionRecord(), 0))
-        return records
+        tip.active_from = self.log.end_offset
 
     def _cannot_lead(self, error: Exception) -> None:
         """What a leader begins with cannot be written. If that is for want of room, another may have some."""
@@ -316,17 +284,12 @@ class KraftQuorum:
 
     def _stop_leading(self) -> None:
         """Whether what is pending will be committed is up to another leader now."""
-        self._tip = None
-        self._active_from = -1
-        refusal = KafkaError(Err.NOT_CONTROLLER, "this node is no longer the active controller")
-        self._refuse_pending(refusal)
+        self._refuse_pending(KafkaError(Err.NOT_CONTROLLER, "this node is no longer the active controller"))
 
     def _refuse_pending(self, refusal: KafkaError) -> None:
-        while self._pending:
-            done = self._pending.popleft().done
-            if done is not None and not done.done():
-                done.set_exception(refusal)
-                done.exception()  # whoever waits gets it; that nobody does is no error of its own
+        tip, self._tip = self._tip, None
+        if tip is not None:
+            tip.refuse(refusal)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -340,33 +303,23 @@ class KraftQuorum:
         now_ms = self._clock.wall_ms()
         epoch = self._node.epoch
         base_offset = self.log.end_offset
-        builder = BatchBuilder(base_offset=base_offset, leader_epoch=epoch)
-        for message, version in records:
-            builder.append(now_ms, None, encode_record(message, version))
-        if builder.size_bytes > BATCH_BYTES_MAX:
-            raise KafkaError(
-                Err.RECORD_LIST_TOO_LARGE, f"{builder.size_bytes} bytes of changes in one request"
-            )
-        loader = tip.copy()
+        batch = build_batch(records, base_offset, epoch, now_ms)
+        loader = tip.loader.copy()
         delta = loader.load(records, base_offset, epoch, now_ms)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._write(builder.build(), delta, loader, now_ms, done)
-        self._tip = loader
+        self._write(tip, batch, delta, loader, now_ms, done)
         self._driver.step(Appended())
         return done
 
     async def write(self, decide: Callable[[Image], Outcome[Any]]) -> Any:
         """Decide on `tip` and append in one step; the response once all that it rests on is committed."""
-        outcome = decide(self._check_writable().image)
+        tip = self._check_writable()
+        outcome = decide(tip.image)
         if outcome.records:
             await self.append(outcome.records)
-        elif self._pending:
+        elif (done := tip.last_done()) is not None:
             # The decision may rest on what is not yet safe: "exists already" must not be said too early.
-            last = self._pending[-1]
-            if last.done is None:
-                self._pending[-1] = last = last._replace(done=asyncio.get_running_loop().create_future())
-            assert last.done is not None
-            await asyncio.shield(last.done)
+            await asyncio.shield(done)
         return outcome.response
 
     async def raise_version(self, version: int, validate_only: bool = False) -> None:
@@ -378,7 +331,7 @@ class KraftQuorum:
         if error is not Err.NONE:
             raise KafkaError(Err.NOT_CONTROLLER if error is Err.NOT_LEADER_OR_FOLLOWER else error, message)
 
-    def _check_writable(self) -> Loader:
+    def _check_writable(self) -> Tip:
         self._check_alive()
         if self._closed or self._tip is None:
             raise KafkaError(Err.NOT_CONTROLLER, "this node is not the active controller")
@@ -386,6 +339,7 @@ class KraftQuorum:
 
     def _write(
         self,
+        tip: Tip,
         batch: bytes,
         delta: Delta | None,
         loader: Loader,
@@ -402,7 +356,7 @@ class KraftQuorum:
                 Err.KAFKA_STORAGE_ERROR, f"the metadata log cannot be written: {error}"
             ) from error
         end_offset = header.last_offset + 1
-        self._pending.append(_Pending(header.base_offset, end_offset, len(batch), delta, loader, done))
+        tip.add(Pending(header.base_offset, end_offset, len(batch), delta, loader, done))
         self._start_sync()
 
     # --- what the node wants done to the log --------------------------------------------------------------------------
@@ -414,7 +368,7 @@ class KraftQuorum:
         )
         try:
             if self._tip is not None:
-                self._write(batch, None, self._tip, now_ms, None)
+                self._write(self._tip, batch, None, self._tip.loader, now_ms, None)
             else:
                 # The first record of this node's leadership: what follows in `_start_leading` replays the log, and this.
                 self._metadata_log.append(batch, read_header(batch, 0), now_ms)
@@ -529,8 +483,7 @@ class KraftQuorum:
         if end_offset <= self._applied_end:
             return
         if self._tip is not None:
-            while self._pending and self._pending[0].end_offset <= end_offset:
-                entry = self._pending.popleft()
+            for entry in self._tip.take_committed(end_offset):
                 self._loader = entry.loader
                 self._applied(Applied(entry.end_offset, entry.size, entry.delta))
                 if entry.done is not None and not entry.done.done():
@@ -562,8 +515,6 @@ class KraftQuorum:
         self.failed = error
         self._driver.halt()
         self._server.drop()
-        self._tip = None
-        self._active_from = -1
         self._refuse_pending(KafkaError(Err.KAFKA_STORAGE_ERROR, f"the metadata log has failed: {error}"))
         self._tell_leadership()
         self._caught_up.set()
