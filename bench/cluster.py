@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.reference.apache import SERVER_JVM, ApacheCluster
 
 from bench import load, wire
-from bench.measure import median, memory_mb, percentile
+from bench.measure import cpu_s, median, memory_mb, percentile
 from bench.report import Part
 from headrace.testing.cluster import TestCluster
 
@@ -27,6 +27,8 @@ APACHE = "apache"
 SETTLE_S = 60.0
 BEFORE_S, AFTER_S = 3.0, 15.0
 """Of load before and after a leader is lost."""
+SIZES = (100, 10_000)
+IDLE_S = 10.0
 WARM_TURNS_MAX, WARM_GAIN = 10, 1.1
 IMPATIENT = {"socket.timeout.ms": 1_000, "request.timeout.ms": 500, "topic.metadata.refresh.interval.ms": 200}
 """A frozen broker keeps its connections. librdkafka waits a minute for answers on them, whatever the cluster does; a
@@ -237,4 +239,51 @@ def failover(bench: Bench) -> Part:
     return part
 
 
-PARTS = {"cluster": replicated, "failover": failover}
+# -- many partitions
+
+
+def sized(bench: Bench) -> Part:
+    part = Part("cluster-size", f"{NODES} nodes, each with a replica of every partition: what their number costs")
+    for count in SIZES:
+        with clusters(bench, "headrace") as running:
+            for cluster in running:
+                part.rows[f"{cluster.name}, {count:,}"] = _sized(cluster, count)
+    few, many = (f"headrace, {count:,}" for count in SIZES)
+    part.goal(f"{SIZES[1]:,} partitions against {SIZES[0]:,}: kill -9", "kill -9 s", at_most=10, of=many, against=few)
+    part.notes.append(
+        "`kill -9` is the time without an acknowledgement when a broker that leads a third of the partitions is killed; "
+        "`ready again` is from the start of its process to its first answer, `in sync again` until it has caught up with all."
+    )
+    return part
+
+
+def _sized(cluster: Cluster, count: int) -> dict[str, float]:
+    per_topic = min(count, 1000)
+    topics = [f"bench-size-{number}" for number in range(count // per_topic)]
+    admin, begin = cluster.admin, time.monotonic()
+    for topic in topics:
+        admin.create_topics([NewTopic(topic, per_topic, NODES)], request_timeout=300)[topic].result(300)
+    for topic in topics:
+        cluster.wait_in_sync(topic)
+    row = {"created s": time.monotonic() - begin}
+    time.sleep(IDLE_S / 2)
+    pids = cluster.pids()
+    before = sum(map(cpu_s, pids.values()))
+    time.sleep(IDLE_S)
+    row["idle CPU %, all nodes"] = (sum(map(cpu_s, pids.values())) - before) / IDLE_S * 100
+    row["PSS MB"] = sum(memory_mb(pid)["PSS MB"] for pid in pids.values())
+    row["kill -9 s"], _ = outage(cluster, signal.SIGKILL)
+    for topic in topics:
+        cluster.wait_in_sync(topic)
+    node, _ = cluster.leader(topics[0])
+    cluster.end(node, signal.SIGKILL)
+    begin = time.monotonic()
+    cluster.revive(node)
+    row["ready again s"] = time.monotonic() - begin
+    for topic in topics:
+        cluster.wait_in_sync(topic)
+    row["in sync again s"] = time.monotonic() - begin
+    return row
+
+
+PARTS = {"cluster": replicated, "failover": failover, "cluster-size": sized}
