@@ -16,6 +16,7 @@ from headrace.metadata.delta import Delta, PartitionChange
 from headrace.metadata.directories import is_reserved
 from headrace.metadata.image import LOST_DIRECTORY, NO_LEADER, TOPIC_CONFIG, Image
 from headrace.metadata.image import Partition as Assignment
+from headrace.metadata.versions import DIRECTORIES_LEVEL
 from headrace.replication.throttle import Throttle
 from headrace.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS
 from headrace.storage.log import NO_SPACE, Log
@@ -34,6 +35,7 @@ EMPTIED = (
 )
 FULL_DISK_SECONDS = 1.0
 """How long after a replica could not be created for want of room that is tried again."""
+ASSIGN_AGAIN_SECONDS = 1.0
 
 
 class Replicas:
@@ -229,6 +231,13 @@ class Replicas:
         except KafkaError as error:
             # The next start tells again; a metadata log that has failed ends the broker by itself.
             logger.warning("directories of %d replicas could not be noted: %s", len(found), error)
+            if error.error.retriable and not self._closed:
+                self._unassigned = {**found, **self._unassigned}
+                self._broker.runtime.loop.call_later(ASSIGN_AGAIN_SECONDS, self._assign_again)
+
+    def _assign_again(self) -> None:
+        if self._unassigned and not self._closed:
+            self._broker.spawn(self._assign())
 
     def _note_directory(self, partition: Partition) -> None:
         known = self._broker.image.partition(partition.topic_id, partition.index)
@@ -280,11 +289,13 @@ class Replicas:
 
     def _is_unfit(self, partition: Partition, assigned: Assignment) -> bool:
         """Whether a replica lacks records that it once had, and another one should lead."""
+        if partition.incomplete and not partition.log.end_offset and len(assigned.replicas) > 1:
+            return True
         if not partition.incomplete and not partition.log.holes:
             return False
-        if any(replica != self._environment.node_id and self._eligible(replica, -1) for replica in assigned.isr):
-            return True
-        return partition.incomplete and not partition.log.end_offset and len(assigned.replicas) > 1
+        # Older controllers cannot be told, and would leave it without a leader.
+        others = [replica for replica in assigned.isr if replica != self._environment.node_id and self._eligible(replica, -1)]
+        return bool(others) and self._broker.image.metadata_version >= DIRECTORIES_LEVEL
 
     def _give_up(self, partition: Partition) -> None:
         """Have the controller elect another: to it, this replica is on a disk that is lost."""
