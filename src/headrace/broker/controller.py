@@ -154,7 +154,7 @@ class ActiveController:
         self._sessions.restart(unfenced, now_ms, silent_ms)
         self._connections.clear()
         self._suspected.clear()
-        logger.info("node %d is the active controller in epoch %d", self.quorum.node_id, leader_epoch)
+        logger.log(self._level, "node %d is the active controller in epoch %d", self.quorum.node_id, leader_epoch)
         self._watch_expiry()
         self._start_chores()
         others = [broker_id for broker_id in unfenced if broker_id != self.quorum.node_id]
@@ -163,7 +163,7 @@ class ActiveController:
 
     def _end(self) -> None:
         self._active = False
-        logger.info("node %d is no longer the active controller", self.quorum.node_id)
+        logger.log(self._level, "node %d is no longer the active controller", self.quorum.node_id)
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -213,9 +213,14 @@ class ActiveController:
                 session.shutdown_offset = self.quorum.next_offset - 1
         return reply, committed
 
+    @property
+    def _level(self) -> int:
+        """What every start and stop brings is worth a line only where others could have taken part."""
+        return logging.INFO if len(self.quorum.image.brokers) > 1 else logging.DEBUG
+
     def _tell_state(self, before: Broker, reply: Reply) -> None:
         if reply.is_fenced != before.fenced or reply.state is BrokerState.CONTROLLED_SHUTDOWN:
-            logger.info("broker %d (epoch %d) is now: %s", before.id, before.epoch, reply.state.value)
+            logger.log(self._level, "broker %d (epoch %d) is now: %s", before.id, before.epoch, reply.state.value)
 
     def _others_know(self, image: Image, broker_id: int) -> bool:
         """Whether all brokers have read that `broker_id` leads nothing any more."""

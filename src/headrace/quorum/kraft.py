@@ -238,7 +238,8 @@ class KraftQuorum:
             return
         if now[:2] != self._told[:2]:
             who = f"node {now[0]}" if now[0] != NOBODY else "nobody that is known"
-            logger.info("metadata quorum: %s leads epoch %d", who, now[1])
+            level = logging.DEBUG if self._node.is_only_voter else logging.INFO  # nobody else could
+            logger.log(level, "metadata quorum: %s leads epoch %d", who, now[1])
         self._told = now
         if self.leader_id not in (NOBODY, self.node_id):
             self._new_leader.set()
