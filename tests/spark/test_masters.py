@@ -82,8 +82,17 @@ def test_yarn_needs_hadoops_settings(tmp_path: Path, nobody: str, listener: sock
     check_master("yarn", {}, {"HADOOP_CONF_DIR": "", "YARN_CONF_DIR": str(tmp_path)})
 
 
+def test_a_python_that_only_executors_have_is_told(listener: socket.socket) -> None:
+    master = f"spark://{address_of(listener)}"
+    check_master(master, {"spark.pyspark.python": sys.executable}, {})
+    check_master(master, {"spark.pyspark.python": "python3"}, {})
+    with pytest.raises(MasterUnusable, match=r"spark.pyspark.python=/there/python is not on this machine"):
+        check_master(master, {"spark.pyspark.python": "/there/python"}, {})
+
+
 SUBMIT = """#!/bin/sh
 for word in "$@"; do echo "$word"; done > {folder}/words
+echo "$PYSPARK_PYTHON" > {folder}/python
 exit 1
 """
 
@@ -97,7 +106,8 @@ def test_sparks_launcher_is_told_the_cluster_and_every_setting(tmp_path: Path, l
     submit.chmod(0o755)
     (tmp_path / "yarn-site.xml").write_text(YARN_SITE.format("yarn.resourcemanager.address", address_of(listener)))
     master = "yarn" if kind == "yarn" else f"k8s://http://{address_of(listener)}"
-    environment = {**os.environ, "SPARK_HOME": str(tmp_path), "HADOOP_CONF_DIR": str(tmp_path), "HEADRACE_JVM_CACHE": "off"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    environment |= {"SPARK_HOME": str(tmp_path), "HADOOP_CONF_DIR": str(tmp_path), "HEADRACE_JVM_CACHE": "off"}
     done = subprocess.run(
         [sys.executable, "-c", OPEN, master, json.dumps({**IMAGE, "spark.executor.memory": "3g"})],
         env=environment, capture_output=True, text=True, check=False, timeout=120,
@@ -107,6 +117,7 @@ def test_sparks_launcher_is_told_the_cluster_and_every_setting(tmp_path: Path, l
     settings = dict(word.split("=", 1) for flag, word in itertools.pairwise(words) if flag == "--conf")
     assert settings["spark.master"] == master and settings["spark.executor.memory"] == "3g"
     assert settings["spark.kubernetes.container.image"] == "registry.local/spark:1"
+    assert (tmp_path / "python").read_text().strip() == sys.executable
     # What holds for this machine only must not travel to others.
     assert not {"spark.driver.host", "spark.driver.bindAddress", "spark.python.daemon.module"} & settings.keys()
 

@@ -50,6 +50,18 @@ def check_master(master: str, conf: Mapping[str, str], environment: Mapping[str,
         _check_reachable(master, addresses, f"start it ({start}), or correct the address")
     else:
         raise MasterUnusable(f"{master!r} is not a place where Spark could run", f"write {FORMS}")
+    if kind != "sc":
+        _check_python(conf)
+
+
+def _check_python(conf: Mapping[str, str]) -> None:
+    """Spark looks for format("headrace") on this machine by the path that executors run."""
+    path = conf.get("spark.pyspark.python", "")
+    if os.sep in path and not Path(path).is_file():
+        raise MasterUnusable(
+            f"spark.pyspark.python={path} is not on this machine, where Spark looks for format(\"headrace\") with it",
+            "use a path that is a Python with headrace both here and on executors; a link will do",
+        )
 
 
 def _address(master: str, text: str, scheme: str) -> Address:

@@ -65,9 +65,9 @@ def spark_session(
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         provide_java(train_in_background=train)
     is_local = master.startswith("local")
+    # By this path Spark finds format("headrace") here and reads with it on executors, whatever `python3` is on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", (conf or {}).get("spark.pyspark.python") or sys.executable)
     if is_local:
-        # Workers run this very interpreter, whatever `python3` is on the PATH; on a cluster that is its owner's choice.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings = DEFAULTS | (LOCAL_DEFAULTS if is_local else {}) | dict(conf or {})
     settings["spark.driver.extraJavaOptions"] = " ".join(
