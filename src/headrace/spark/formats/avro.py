@@ -1,7 +1,8 @@
 """Avro values: by fastavro, each as the schema it was written with says, read as the one that the query asks for.
 
-Types are those of Spark's own Avro source, all of them nullable: a bad row has to be something. A union with null is a nullable column, int with long a long, float with
-double a double; other unions have no column to go to and are refused when the query is planned.
+Types are those of Spark's own Avro source, all of them nullable: a bad row has to be something. A union with null is a
+nullable column, int with long a long, float with double a double; other unions have no column to go to and are refused
+when the query is planned.
 """
 
 import io
@@ -13,49 +14,30 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 from fastavro.schema import SchemaParseException
+from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 from headrace.spark.formats.columns import Shape, build_apart, plain_rows, shape_of
 from headrace.spark.formats.registry import NoSchema, NoSubject, Registry, Schema
 from headrace.spark.formats.schemas import PREFIX, FormatError, SchemaSource, split_prefix
 
-PRIMITIVES: dict[str, DataType] = {
-    "boolean": BooleanType(),
-    "int": IntegerType(),
-    "long": LongType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "string": StringType(),
-    "bytes": BinaryType(),
-    "fixed": BinaryType(),
-    "enum": StringType(),
+PRIMITIVES: dict[str, T.DataType] = {
+    "boolean": T.BooleanType(),
+    "int": T.IntegerType(),
+    "long": T.LongType(),
+    "float": T.FloatType(),
+    "double": T.DoubleType(),
+    "string": T.StringType(),
+    "bytes": T.BinaryType(),
+    "fixed": T.BinaryType(),
+    "enum": T.StringType(),
 }
-LOGICAL: dict[str, DataType] = {
-    "date": DateType(),
-    "timestamp-millis": TimestampType(),
-    "timestamp-micros": TimestampType(),
-    "local-timestamp-millis": TimestampNTZType(),
-    "local-timestamp-micros": TimestampNTZType(),
+LOGICAL: dict[str, T.DataType] = {
+    "date": T.DateType(),
+    "timestamp-millis": T.TimestampType(),
+    "timestamp-micros": T.TimestampType(),
+    "local-timestamp-millis": T.TimestampNTZType(),
+    "local-timestamp-micros": T.TimestampNTZType(),
 }
 WIDENED = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 BAD_VALUE = (
@@ -161,7 +143,7 @@ def avro_decoder(source: SchemaSource) -> AvroDecoder:
     return AvroDecoder(document, source.registry, references)
 
 
-def avro_encoder(source: SchemaSource, columns: StructType) -> AvroEncoder:
+def avro_encoder(source: SchemaSource, columns: T.StructType) -> AvroEncoder:
     document, references, prefix = None, {}, b""
     registry, subject = source.registry, source.subject
     if source.given is not None:
@@ -188,10 +170,10 @@ def avro_encoder(source: SchemaSource, columns: StructType) -> AvroEncoder:
     return AvroEncoder(document, references, prefix)
 
 
-def _check_columns(document: _Document, references: Mapping[str, _Document], columns: StructType, origin: str) -> None:
+def _check_columns(document: _Document, references: Mapping[str, _Document], columns: T.StructType, origin: str) -> None:
     """Every column must be a field of the schema, of a type that fits, and every field without a default a column."""
     schema = spark_type(document, dict(references))
-    if not isinstance(schema, StructType):
+    if not isinstance(schema, T.StructType):
         raise FormatError(f"the schema of {origin} is {schema.simpleString()}, but rows are records")
     known = {field.name: field for field in schema}
     for column in columns:
@@ -210,9 +192,14 @@ def _check_columns(document: _Document, references: Mapping[str, _Document], col
             raise FormatError(f"the schema of {origin} has a field '{name}' without a default, and no column is called so: add it")
 
 
-def _fits(column: DataType, field: DataType) -> bool:
-    widening = {ByteType: (IntegerType, LongType), ShortType: (IntegerType, LongType), IntegerType: (LongType,), FloatType: (DoubleType,)}
-    if isinstance(column, StructType) and isinstance(field, StructType):
+def _fits(column: T.DataType, field: T.DataType) -> bool:
+    widening = {
+        T.ByteType: (T.IntegerType, T.LongType),
+        T.ShortType: (T.IntegerType, T.LongType),
+        T.IntegerType: (T.LongType,),
+        T.FloatType: (T.DoubleType,),
+    }
+    if isinstance(column, T.StructType) and isinstance(field, T.StructType):
         return True
     return type(column) is type(field) or isinstance(field, widening.get(type(column), ()))
 
@@ -260,7 +247,7 @@ def _writer(schema: Schema) -> Any:
     return _parsed(_document(schema.text, f"schema {schema.schema_id}"), _references(schema), f"schema {schema.schema_id}")
 
 
-def spark_type(node: _Document, names: dict[str, _Document], path: str = "value", within: tuple[str, ...] = ()) -> DataType:
+def spark_type(node: _Document, names: dict[str, _Document], path: str = "value", within: tuple[str, ...] = ()) -> T.DataType:
     """Spark's type for an Avro schema. `names` are types defined before, by their names."""
     if isinstance(node, list):
         return spark_type(_one_of_union(node, path), names, path, within)
@@ -277,22 +264,22 @@ def spark_type(node: _Document, names: dict[str, _Document], path: str = "value"
         return spark_type(kind, names, path, within)
     logical = node.get("logicalType")
     if logical == "decimal":
-        return DecimalType(node["precision"], node.get("scale", 0))
+        return T.DecimalType(node["precision"], node.get("scale", 0))
     if logical in LOGICAL:
         return LOGICAL[logical]
     if kind == "array":
-        return ArrayType(spark_type(node["items"], names, f"{path}[]", within))
+        return T.ArrayType(spark_type(node["items"], names, f"{path}[]", within))
     if kind == "map":
-        return MapType(StringType(), spark_type(node["values"], names, f"{path}{{}}", within))
+        return T.MapType(T.StringType(), spark_type(node["values"], names, f"{path}{{}}", within))
     if kind in ("enum", "fixed", "record", "error"):
         name = _full_name(node)
         names[name] = names[node["name"]] = node
         if kind in ("enum", "fixed"):
             return PRIMITIVES[kind]
         inner = (*within, name, node["name"])
-        return StructType(
+        return T.StructType(
             [
-                StructField(field["name"], spark_type(field["type"], names, f"{path}.{field['name']}", inner))
+                T.StructField(field["name"], spark_type(field["type"], names, f"{path}.{field['name']}", inner))
                 for field in node["fields"]
             ]
         )
@@ -324,35 +311,35 @@ def _getters(kind: pa.StructType) -> Sequence[Any]:
     return [itemgetter(field.name) for field in kind]
 
 
-AVRO_NAMES: dict[type[DataType], _Document] = {
-    BooleanType: "boolean",
-    ByteType: "int",
-    ShortType: "int",
-    IntegerType: "int",
-    LongType: "long",
-    FloatType: "float",
-    DoubleType: "double",
-    StringType: "string",
-    BinaryType: "bytes",
-    DateType: {"type": "int", "logicalType": "date"},
-    TimestampType: {"type": "long", "logicalType": "timestamp-micros"},
-    TimestampNTZType: {"type": "long", "logicalType": "local-timestamp-micros"},
+AVRO_NAMES: dict[type[T.DataType], _Document] = {
+    T.BooleanType: "boolean",
+    T.ByteType: "int",
+    T.ShortType: "int",
+    T.IntegerType: "int",
+    T.LongType: "long",
+    T.FloatType: "float",
+    T.DoubleType: "double",
+    T.StringType: "string",
+    T.BinaryType: "bytes",
+    T.DateType: {"type": "int", "logicalType": "date"},
+    T.TimestampType: {"type": "long", "logicalType": "timestamp-micros"},
+    T.TimestampNTZType: {"type": "long", "logicalType": "local-timestamp-micros"},
 }
 
 
-def avro_schema_of(kind: DataType, name: str) -> _Document:
+def avro_schema_of(kind: T.DataType, name: str) -> _Document:
     """An Avro schema for Spark's type, for registries that have none yet; everything may be null."""
-    if isinstance(kind, StructType):
+    if isinstance(kind, T.StructType):
         fields = [
             {"name": field.name, "type": ["null", avro_schema_of(field.dataType, f"{name}_{field.name}")], "default": None}
             for field in kind
         ]
         return {"type": "record", "name": name, "fields": fields}
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         return {"type": "array", "items": ["null", avro_schema_of(kind.elementType, f"{name}_item")]}
-    if isinstance(kind, MapType):
+    if isinstance(kind, T.MapType):
         return {"type": "map", "values": ["null", avro_schema_of(kind.valueType, f"{name}_item")]}
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, T.DecimalType):
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     found = AVRO_NAMES.get(type(kind))
     if found is None:

@@ -5,46 +5,27 @@ PySpark asks the JVM to read it, which the processes that plan and run data sour
 
 import re
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
-NAMES: dict[str, DataType] = {
-    "boolean": BooleanType(),
-    "tinyint": ByteType(),
-    "byte": ByteType(),
-    "smallint": ShortType(),
-    "short": ShortType(),
-    "int": IntegerType(),
-    "integer": IntegerType(),
-    "bigint": LongType(),
-    "long": LongType(),
-    "float": FloatType(),
-    "real": FloatType(),
-    "double": DoubleType(),
-    "string": StringType(),
-    "binary": BinaryType(),
-    "date": DateType(),
-    "timestamp": TimestampType(),
-    "timestamp_ltz": TimestampType(),
-    "timestamp_ntz": TimestampNTZType(),
+NAMES: dict[str, T.DataType] = {
+    "boolean": T.BooleanType(),
+    "tinyint": T.ByteType(),
+    "byte": T.ByteType(),
+    "smallint": T.ShortType(),
+    "short": T.ShortType(),
+    "int": T.IntegerType(),
+    "integer": T.IntegerType(),
+    "bigint": T.LongType(),
+    "long": T.LongType(),
+    "float": T.FloatType(),
+    "real": T.FloatType(),
+    "double": T.DoubleType(),
+    "string": T.StringType(),
+    "binary": T.BinaryType(),
+    "date": T.DateType(),
+    "timestamp": T.TimestampType(),
+    "timestamp_ltz": T.TimestampType(),
+    "timestamp_ntz": T.TimestampNTZType(),
 }
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|[A-Za-z0-9_]+|[<>(),:])")
 
@@ -90,17 +71,17 @@ class _Reader:
         return True
 
 
-def parse_ddl(text: str) -> StructType:
+def parse_ddl(text: str) -> T.StructType:
     """The fields of a row. Raises DdlError."""
     reader = _Reader(text)
     fields = _fields(reader, end="")
     if not fields:
         raise DdlError("it names no field")
-    return StructType(fields)
+    return T.StructType(fields)
 
 
-def _fields(reader: _Reader, end: str) -> list[StructField]:
-    fields: list[StructField] = []
+def _fields(reader: _Reader, end: str) -> list[T.StructField]:
+    fields: list[T.StructField] = []
     while reader.next != end:
         if fields:
             reader.expect(",")
@@ -116,29 +97,29 @@ def _fields(reader: _Reader, end: str) -> list[StructField]:
             reader.take()
         if any(field.name == name for field in fields):
             raise DdlError(f"there are two fields {name!r}")
-        fields.append(StructField(name, kind, nullable))
+        fields.append(T.StructField(name, kind, nullable))
     return fields
 
 
-def _type(reader: _Reader) -> DataType:
+def _type(reader: _Reader) -> T.DataType:
     word = reader.take().lower()
     if word == "array":
         reader.expect("<")
         element = _type(reader)
         reader.expect(">")
-        return ArrayType(element)
+        return T.ArrayType(element)
     if word == "map":
         reader.expect("<")
         key = _type(reader)
         reader.expect(",")
         value = _type(reader)
         reader.expect(">")
-        return MapType(key, value)
+        return T.MapType(key, value)
     if word == "struct":
         reader.expect("<")
         fields = _fields(reader, end=">")
         reader.expect(">")
-        return StructType(fields)
+        return T.StructType(fields)
     if word in ("decimal", "dec", "numeric"):
         return _decimal(reader)
     kind = NAMES.get(word)
@@ -147,13 +128,13 @@ def _type(reader: _Reader) -> DataType:
     return kind
 
 
-def _decimal(reader: _Reader) -> DecimalType:
+def _decimal(reader: _Reader) -> T.DecimalType:
     if not reader.skip("("):
-        return DecimalType(10, 0)
+        return T.DecimalType(10, 0)
     numbers = [reader.take()]
     if reader.skip(","):
         numbers.append(reader.take())
     reader.expect(")")
     if not all(number.isdecimal() for number in numbers) or not 1 <= int(numbers[0]) <= 38:
         raise DdlError(f"decimal({','.join(numbers)}) is no type: precision is 1 to 38")
-    return DecimalType(*map(int, numbers))
+    return T.DecimalType(*map(int, numbers))

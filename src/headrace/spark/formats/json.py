@@ -14,51 +14,32 @@ from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
+from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 from headrace.spark.formats.columns import Shape, build_apart, converter, plain_rows, shape_of
 from headrace.spark.formats.ddl import DdlError, parse_ddl
 from headrace.spark.formats.registry import NoSubject
 from headrace.spark.formats.schemas import PREFIX, FormatError, SchemaSource, split_prefix
 
-INTEGERS = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+INTEGERS = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
 PLAIN = {
-    StringType: str,
-    BooleanType: bool,
-    FloatType: float,
-    DoubleType: float,
-    TimestampType: datetime.datetime,
-    TimestampNTZType: datetime.datetime,
-    DateType: datetime.date,
-    DecimalType: Decimal,
-    BinaryType: bytes,
+    T.StringType: str,
+    T.BooleanType: bool,
+    T.FloatType: float,
+    T.DoubleType: float,
+    T.TimestampType: datetime.datetime,
+    T.TimestampNTZType: datetime.datetime,
+    T.DateType: datetime.date,
+    T.DecimalType: Decimal,
+    T.BinaryType: bytes,
 }
 
 
 class JsonDecoder:
     """See ValueDecoder. With a registry, values carry its prefix, and other versions of the schema are read as they are."""
 
-    def __init__(self, schema: StructType, prefixed: bool) -> None:
+    def __init__(self, schema: T.StructType, prefixed: bool) -> None:
         self.spark_schema = schema
         self._prefixed = prefixed
         self._ready: tuple[msgspec.json.Decoder[Any], pa.DataType, Shape | None] | None = None
@@ -122,7 +103,7 @@ def json_decoder(source: SchemaSource) -> JsonDecoder:
     return JsonDecoder(schema, source.registry is not None)
 
 
-def json_encoder(source: SchemaSource, columns: StructType) -> JsonEncoder:
+def json_encoder(source: SchemaSource, columns: T.StructType) -> JsonEncoder:
     if source.given is not None:
         _check_columns(parse_schema(source.text, source.origin), columns, source.origin)
     if source.registry is None or source.subject is None:
@@ -139,7 +120,7 @@ def json_encoder(source: SchemaSource, columns: StructType) -> JsonEncoder:
     return JsonEncoder(PREFIX.pack(0, schema_id))
 
 
-def _check_columns(schema: StructType, columns: StructType, origin: str) -> None:
+def _check_columns(schema: T.StructType, columns: T.StructType, origin: str) -> None:
     known = {field.name: field.dataType.simpleString() for field in schema}
     for field in columns:
         if field.name not in known:
@@ -154,24 +135,24 @@ def _check_columns(schema: StructType, columns: StructType, origin: str) -> None
 # -- along Spark's types
 
 
-def _python_type(kind: DataType, path: str, nullable: bool = True) -> Any:
+def _python_type(kind: T.DataType, path: str, nullable: bool = True) -> Any:
     """What msgspec decodes to, for a type of Spark's. What is missing is null, and bad where the schema says NOT NULL."""
     found = _bare_type(kind, path)
     return found | None if nullable else found
 
 
-def _bare_type(kind: DataType, path: str) -> Any:
+def _bare_type(kind: T.DataType, path: str) -> Any:
     bits = INTEGERS.get(type(kind))
     if bits is not None:
         return Annotated[int, msgspec.Meta(ge=-(1 << (bits - 1)), le=(1 << (bits - 1)) - 1)]
-    if isinstance(kind, StructType):
+    if isinstance(kind, T.StructType):
         fields = [_field(f"f{index}", field, path) for index, field in enumerate(kind)]
         names = {f"f{index}": field.name for index, field in enumerate(kind)}
         return msgspec.defstruct("Row", fields, rename=names, gc=False, kw_only=True)
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         return list[_python_type(kind.elementType, f"{path}[]", kind.containsNull)]  # type: ignore[misc]
-    if isinstance(kind, MapType):
-        if not isinstance(kind.keyType, StringType):
+    if isinstance(kind, T.MapType):
+        if not isinstance(kind.keyType, T.StringType):
             raise FormatError(f"{path} is {kind.simpleString()}, but the keys of JSON objects are strings: use map<string,...>")
         return dict[str, _python_type(kind.valueType, f"{path}{{}}", kind.valueContainsNull)]  # type: ignore[misc]
     plain = PLAIN.get(type(kind))
@@ -180,7 +161,7 @@ def _bare_type(kind: DataType, path: str) -> Any:
     return plain
 
 
-def _field(name: str, field: StructField, path: str) -> tuple[str, Any] | tuple[str, Any, None]:
+def _field(name: str, field: T.StructField, path: str) -> tuple[str, Any] | tuple[str, Any, None]:
     kind = _python_type(field.dataType, f"{path}.{field.name}", field.nullable)
     return (name, kind, None) if field.nullable else (name, kind)
 
@@ -208,7 +189,7 @@ def _without_nulls(kind: pa.DataType) -> Any:
 # -- schemas
 
 
-def parse_schema(text: str, origin: str) -> StructType:
+def parse_schema(text: str, origin: str) -> T.StructType:
     """Spark's DDL, or a JSON Schema if it looks like JSON."""
     if text.lstrip().startswith("{"):
         try:
@@ -216,7 +197,7 @@ def parse_schema(text: str, origin: str) -> StructType:
         except ValueError as error:
             raise FormatError(f"{origin} is neither JSON ({error}) nor Spark's DDL") from None
         found = _from_json_schema(document, document, "value")
-        if not isinstance(found, StructType):
+        if not isinstance(found, T.StructType):
             raise FormatError(f"{origin} describes {found.simpleString()}: values must be objects with properties")
         return found
     try:
@@ -225,11 +206,11 @@ def parse_schema(text: str, origin: str) -> StructType:
         raise FormatError(f"{origin} is not a schema: {error}. Write it as 'id BIGINT, name STRING'") from None
 
 
-JSON_TYPES: dict[str, DataType] = {"integer": LongType(), "number": DoubleType(), "boolean": BooleanType(), "string": StringType()}
-STRING_FORMATS: dict[str, DataType] = {"date-time": TimestampType(), "date": DateType()}
+JSON_TYPES: dict[str, T.DataType] = {"integer": T.LongType(), "number": T.DoubleType(), "boolean": T.BooleanType(), "string": T.StringType()}
+STRING_FORMATS: dict[str, T.DataType] = {"date-time": T.TimestampType(), "date": T.DateType()}
 
 
-def _from_json_schema(node: Any, root: Any, path: str) -> DataType:
+def _from_json_schema(node: Any, root: Any, path: str) -> T.DataType:
     if "$ref" in node:
         return _from_json_schema(_referred(node["$ref"], root, path), root, path)
     choices = [one for one in node.get("oneOf", node.get("anyOf", ())) if one.get("type") != "null"]
@@ -242,11 +223,11 @@ def _from_json_schema(node: Any, root: Any, path: str) -> DataType:
     if kind == "object" or (kind is None and "properties" in node):
         if "properties" in node:
             properties = node["properties"].items()
-            return StructType([StructField(name, _from_json_schema(one, root, f"{path}.{name}")) for name, one in properties])
+            return T.StructType([T.StructField(name, _from_json_schema(one, root, f"{path}.{name}")) for name, one in properties])
         if isinstance(node.get("additionalProperties"), dict):
-            return MapType(StringType(), _from_json_schema(node["additionalProperties"], root, f"{path}{{}}"))
+            return T.MapType(T.StringType(), _from_json_schema(node["additionalProperties"], root, f"{path}{{}}"))
     if kind == "array" and isinstance(node.get("items"), dict):
-        return ArrayType(_from_json_schema(node["items"], root, f"{path}[]"))
+        return T.ArrayType(_from_json_schema(node["items"], root, f"{path}[]"))
     if kind == "string" and node.get("format") in STRING_FORMATS:
         return STRING_FORMATS[node["format"]]
     if kind in JSON_TYPES:
@@ -265,21 +246,21 @@ def _referred(reference: str, root: Any, path: str) -> Any:
     return node
 
 
-def json_schema_of(kind: DataType) -> dict[str, Any]:
+def json_schema_of(kind: T.DataType) -> dict[str, Any]:
     """A JSON Schema for Spark's type, for registries."""
-    if isinstance(kind, StructType):
+    if isinstance(kind, T.StructType):
         properties = {field.name: json_schema_of(field.dataType) for field in kind}
         return {"type": "object", "properties": properties}
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         return {"type": "array", "items": json_schema_of(kind.elementType)}
-    if isinstance(kind, MapType):
+    if isinstance(kind, T.MapType):
         return {"type": "object", "additionalProperties": json_schema_of(kind.valueType)}
     if type(kind) in INTEGERS:
         return {"type": "integer"}
-    if isinstance(kind, TimestampType | TimestampNTZType):
+    if isinstance(kind, T.TimestampType | T.TimestampNTZType):
         return {"type": "string", "format": "date-time"}
-    if isinstance(kind, DateType):
+    if isinstance(kind, T.DateType):
         return {"type": "string", "format": "date"}
-    if isinstance(kind, BooleanType):
+    if isinstance(kind, T.BooleanType):
         return {"type": "boolean"}
-    return {"type": "number" if isinstance(kind, FloatType | DoubleType | DecimalType) else "string"}
+    return {"type": "number" if isinstance(kind, T.FloatType | T.DoubleType | T.DecimalType) else "string"}

@@ -14,22 +14,8 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, EncodeError
+from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from headrace.spark.formats.columns import build_apart, plain_rows
 from headrace.spark.formats.protobuf_fields import TIMESTAMP, check_columns, fill, shape_for
@@ -39,23 +25,23 @@ from headrace.spark.formats.schemas import PREFIX, FormatError, SchemaSource, sp
 MAIN_FILE = "value.proto"
 COMPILE_LIMIT_S = 60.0
 _F = descriptor_pb2.FieldDescriptorProto
-SCALARS: dict[int, DataType] = {
-    _F.TYPE_DOUBLE: DoubleType(),
-    _F.TYPE_FLOAT: FloatType(),
-    _F.TYPE_INT64: LongType(),
-    _F.TYPE_UINT64: LongType(),
-    _F.TYPE_INT32: IntegerType(),
-    _F.TYPE_FIXED64: LongType(),
-    _F.TYPE_FIXED32: LongType(),
-    _F.TYPE_BOOL: BooleanType(),
-    _F.TYPE_STRING: StringType(),
-    _F.TYPE_BYTES: BinaryType(),
-    _F.TYPE_UINT32: LongType(),
-    _F.TYPE_ENUM: StringType(),
-    _F.TYPE_SFIXED32: IntegerType(),
-    _F.TYPE_SFIXED64: LongType(),
-    _F.TYPE_SINT32: IntegerType(),
-    _F.TYPE_SINT64: LongType(),
+SCALARS: dict[int, T.DataType] = {
+    _F.TYPE_DOUBLE: T.DoubleType(),
+    _F.TYPE_FLOAT: T.FloatType(),
+    _F.TYPE_INT64: T.LongType(),
+    _F.TYPE_UINT64: T.LongType(),
+    _F.TYPE_INT32: T.IntegerType(),
+    _F.TYPE_FIXED64: T.LongType(),
+    _F.TYPE_FIXED32: T.LongType(),
+    _F.TYPE_BOOL: T.BooleanType(),
+    _F.TYPE_STRING: T.StringType(),
+    _F.TYPE_BYTES: T.BinaryType(),
+    _F.TYPE_UINT32: T.LongType(),
+    _F.TYPE_ENUM: T.StringType(),
+    _F.TYPE_SFIXED32: T.IntegerType(),
+    _F.TYPE_SFIXED64: T.LongType(),
+    _F.TYPE_SINT32: T.IntegerType(),
+    _F.TYPE_SINT64: T.LongType(),
 }
 
 
@@ -143,7 +129,7 @@ def protobuf_decoder(source: SchemaSource, name: str | None) -> ProtobufDecoder:
     return ProtobufDecoder(_messages(source, name), source.registry is not None)
 
 
-def protobuf_encoder(source: SchemaSource, name: str | None, columns: StructType) -> ProtobufEncoder:
+def protobuf_encoder(source: SchemaSource, name: str | None, columns: T.StructType) -> ProtobufEncoder:
     messages = _messages(source, name)
     check_columns(messages.message.DESCRIPTOR, spark_type(messages.message.DESCRIPTOR), columns, source.origin)
     prefix = b""
@@ -246,28 +232,28 @@ def compile_proto(text: str, references: Sequence[tuple[str, str]], origin: str)
         return out.read_bytes()
 
 
-def spark_type(descriptor: Any, path: str = "value", within: tuple[str, ...] = ()) -> StructType:
+def spark_type(descriptor: Any, path: str = "value", within: tuple[str, ...] = ()) -> T.StructType:
     if descriptor.full_name in within:
         raise FormatError(
             f"{path} is a {descriptor.full_name} within itself: a column cannot hold a type within itself; leave it out of the schema"
         )
     inner = (*within, descriptor.full_name)
-    return StructType(
-        [StructField(field.name, _field_type(field, f"{path}.{field.name}", inner)) for field in descriptor.fields]
+    return T.StructType(
+        [T.StructField(field.name, _field_type(field, f"{path}.{field.name}", inner)) for field in descriptor.fields]
     )
 
 
-def _field_type(field: Any, path: str, within: tuple[str, ...]) -> DataType:
-    kind: DataType
+def _field_type(field: Any, path: str, within: tuple[str, ...]) -> T.DataType:
+    kind: T.DataType
     if field.message_type is not None:
         if field.message_type.GetOptions().map_entry:
             key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
-            return MapType(_field_type(key, path, within), _field_type(value, path, within))
+            return T.MapType(_field_type(key, path, within), _field_type(value, path, within))
         is_time = field.message_type.full_name == TIMESTAMP
-        kind = TimestampType() if is_time else spark_type(field.message_type, path, within)
+        kind = T.TimestampType() if is_time else spark_type(field.message_type, path, within)
     else:
         kind = SCALARS[field.type]
-    return ArrayType(kind) if field.is_repeated else kind
+    return T.ArrayType(kind) if field.is_repeated else kind
 
 
 def _varint(number: int) -> bytes:
