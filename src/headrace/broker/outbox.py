@@ -19,8 +19,8 @@ SLICE_COPY_BYTES = 64 * 1024
 """What is read into memory at a time where sendfile cannot go on: enough to be woken when the socket drains."""
 
 GATHER_BYTES = 48 * 1024
-"""An answer with no more than this from files is read and leaves in one call. Sent piece by piece it costs three, and
-wakes a waiting peer before it is whole."""
+"""Slices up to this are read, and leave together with what stands around them. By itself each would cost two calls, and
+the end of an answer behind it would wake a waiting peer once more."""
 
 TURN_BYTES = 4 << 20
 """What one connection may send before others get their turn."""
@@ -79,22 +79,16 @@ class SocketOutbox:
             else:
                 self._queue.extend(chunks)
             return
-        from_files = 0
-        for chunk in chunks:
-            if chunk.__class__ is not bytes:
-                from_files += chunk.length  # type: ignore[union-attr]
-        if from_files > GATHER_BYTES:
-            self._queue.extend(chunks)
-            self._pump()
-            return
-        try:
-            if not from_files:
-                self._send_bytes(chunks[0] if len(chunks) == 1 else b"".join(chunks), 0)  # type: ignore[arg-type]
-            else:
-                self._send_bytes(_gathered(chunks), 0)
-        except (OSError, SliceTruncated):
-            release(chunks)
-            self._break()
+        if len(chunks) == 1:
+            data = chunks[0]
+            if data.__class__ is bytes:
+                try:
+                    self._send_bytes(data, 0)
+                except OSError:
+                    self._break()
+                return
+        self._queue.extend(chunks)
+        self._pump()
 
     def resume(self) -> None:
         if not self._closed:
@@ -111,17 +105,12 @@ class SocketOutbox:
                     self.blocked = True
                     self._loop.call_soon(self._resumed)
                     return
-                chunk = queue[0]
-                if isinstance(chunk, bytes):
-                    queue.popleft()
-                    self._turn -= len(chunk)
-                    self._send_bytes(chunk, socket.MSG_MORE if queue else 0)
-                else:
-                    self._send_slice(chunk)
-                    if self._position == chunk.length:
-                        queue.popleft()
-                        self._position = 0
-                        chunk.release()
+                data = self._gathered()
+                if data:
+                    self._turn -= len(data)
+                    self._send_bytes(data, socket.MSG_MORE if queue else 0)
+                elif queue:
+                    self._send_first()
                 if self.blocked:
                     return
         except (OSError, SliceTruncated):
@@ -134,6 +123,35 @@ class SocketOutbox:
             sent = 0
         if sent < len(data):
             self._hand_over(memoryview(data)[sent:])
+
+    def _gathered(self) -> bytes:
+        """Bytes from the head of the queue, together with slices that are too small to be sent by themselves."""
+        queue, parts, size = self._queue, [], 0
+        while queue and size < GATHER_BYTES and not self._position:
+            chunk = queue[0]
+            if isinstance(chunk, bytes):
+                data = chunk
+            elif chunk.length <= GATHER_BYTES - size:
+                data = chunk.read()
+                if len(data) != chunk.length:
+                    raise SliceTruncated
+                chunk.release()
+            else:
+                break
+            queue.popleft()
+            parts.append(data)
+            size += len(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _send_first(self) -> None:
+        """The slice at the head of the queue."""
+        piece = self._queue[0]
+        assert not isinstance(piece, bytes)
+        self._send_slice(piece)
+        if self._position == piece.length:
+            self._queue.popleft()
+            self._position = 0
+            piece.release()
 
     def _send_slice(self, piece: Slice) -> None:
         length, start = piece.length, piece.position
@@ -233,21 +251,6 @@ class TransportOutbox:
             self._closed = self.blocked = True
             release(self._queue)
             self._queue.clear()
-
-
-def _gathered(chunks: Sequence[Chunk]) -> bytes:
-    """All of an answer; its files are let go."""
-    parts: list[bytes] = []
-    for chunk in chunks:
-        if isinstance(chunk, bytes):
-            parts.append(chunk)
-        else:
-            data = chunk.read()
-            if len(data) != chunk.length:
-                raise SliceTruncated
-            parts.append(data)
-            chunk.release()
-    return b"".join(parts)
 
 
 def release(chunks: Iterable[Chunk]) -> None:
