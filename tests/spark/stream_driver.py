@@ -2,7 +2,11 @@
 
 import sys
 
+from pyspark.errors import StreamingQueryException
+
 from headrace.spark.session import spark_session
+
+ATTEMPTS = 5
 
 
 def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
@@ -15,8 +19,14 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
         .select("key", "value")
     )
     settings = {"kafka.bootstrap.servers": bootstrap, "topic": target, "checkpointLocation": checkpoint}
-    query = frame.writeStream.format("headrace").options(**settings).trigger(availableNow=True).start()
-    query.awaitTermination()
+    for attempt in range(ATTEMPTS):
+        try:
+            frame.writeStream.format("headrace").options(**settings).trigger(availableNow=True).start().awaitTermination()
+            return
+        except StreamingQueryException as error:
+            # PySpark gives its own processes ten seconds to start, which a busy machine may not.
+            if "failed to connect back" not in str(error) or attempt == ATTEMPTS - 1:
+                raise
 
 
 if __name__ == "__main__":

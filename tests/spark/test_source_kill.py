@@ -14,7 +14,7 @@ import pytest
 from headrace.testing.broker import TestBroker
 from tests.spark.source_data import committed, make, put_numbers
 
-LIMIT_S = 150
+LIMIT_S = 400
 
 
 @pytest.fixture
