@@ -104,6 +104,18 @@ def test_bad_specs_and_commands_end_at_once_and_say_why(tmp_path: Path, here: Ca
     assert "nothing runs" in here("list")
 
 
+def test_a_place_without_spark_is_told_before_spark_starts(here: Callable[..., str], tmp_path: Path) -> None:
+    here("init", "shop")
+    spec = tmp_path / "shop" / "pipeline.yaml"
+    spec.write_text(spec.read_text().replace("master: local[*]", "master: spark://127.0.0.1:1"))
+    refused = here("run", "shop", code=2)
+    assert "spark.master: spark://127.0.0.1:1 cannot be reached (127.0.0.1:1: Connection refused)" in refused
+    assert "start it (sbin/start-master.sh), or correct the address" in refused
+    # What the command line says is not blamed on a line of the spec.
+    refused = here("run", "shop", "--spark", "localhost", code=2)
+    assert refused.startswith("headrace: 'localhost' is not a place where Spark could run: write local[*], spark://host:7077")
+
+
 def test_dry_run_without_spark_draws_the_graph(tmp_path: Path, here: Callable[..., str]) -> None:
     here("init", "shop")
     shown = here("dry-run", "shop", "--no-spark", "--graph", "graph.svg")

@@ -18,7 +18,7 @@ from headrace.spark.options import (
     read_options,
 )
 from headrace.spark.plan import read_plan
-from headrace.spark.progress import group_of, start_group_of
+from headrace.spark.progress import group_of, reads
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
 
@@ -69,7 +69,10 @@ def test_bad_options_are_named_with_their_fix(options, message) -> None:
         (False, {"startingOffsets": '{"orders": {"0": -3}}'}, "write an offset, -1"),
         (False, {"startingOffsets": '{"orders": {"0": "x"}}'}, "not a partition and a whole number"),
         (False, {"startingOffsets": '{"orders": [1]}'}, "no object of partitions"),
-        (False, {"startingOffsets": "[1]"}, "write it as"),
+        (False, {"startingOffsets": "[1]"}, "write earliest, latest, group:<id>, or offsets such as"),
+        (True, {"startingOffsets": "soonest"}, "'soonest': write earliest, latest, group:<id>, or offsets such as"),
+        (False, {"endingOffsets": "end"}, "'end': write latest, or offsets such as"),
+        (False, {"startingOffsets": '{"orders": 1'}, "no JSON \\(.* at character 12\\): write it as"),
         (False, {"startingOffsets": "{}"}, "names no partition"),
         (False, {"startingOffsets": "group:"}, "name a group behind the colon"),
         (
@@ -126,8 +129,16 @@ def test_groups_are_named_after_what_is_read_or_by_the_user() -> None:
     assert group_of(read_plan(BASE)) == "spark-kafka-source-orders"
     assert group_of(read_plan(BASE | {"groupIdPrefix": "etl"})) == "etl-orders"
     assert group_of(read_plan(BASE | {"kafka.group.id": "mine"})) == "mine"
-    one, other = (start_group_of(read_plan(BASE | {"kafka.group.id": "mine", "subscribe": t})) for t in ("a", "b"))
-    assert one != other and one.startswith("mine.start-")
+
+
+def test_which_read_offsets_belong_to() -> None:
+    """Two sources of one query may commit to groups of their own."""
+    end = {("a", 0): 1, ("b", 1): 2}
+    base = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+    for options in ({"subscribe": "a,b,c"}, {"subscribePattern": "[ab]"}, {"assign": '{"a": [0], "b": [1]}'}):
+        assert reads(read_plan(base | options), end)
+    for options in ({"subscribe": "a"}, {"subscribePattern": "a"}, {"assign": '{"a": [0]}'}):
+        assert not reads(read_plan(base | options), end)
 
 
 # -- pure offsets

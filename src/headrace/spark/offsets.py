@@ -16,6 +16,7 @@ Offsets = dict[TopicPartition, int]
 LATEST, EARLIEST = -1, -2
 GROUP = "group:"
 OFFSET_MAX = (1 << 63) - 1
+EXAMPLE = '{"orders": {"0": 23, "1": -2}}'
 
 
 class Position(NamedTuple):
@@ -107,6 +108,9 @@ def _position(values: Mapping[str, Any], side: str) -> Position | None:
         if not group:
             raise OptionError(f"option {name!r} is {given!r}: name a group behind the colon")
         return Position("group", group=group)
+    if not given.lstrip().startswith("{"):
+        words = "earliest, latest, group:<id>" if side == "starting" else "latest"
+        raise OptionError(f"option {name!r} is {given!r}: write {words}, or offsets such as {EXAMPLE}")
     found = parse_offsets(name, given)
     for (topic, partition), offset in found.items():
         if offset < EARLIEST:
@@ -117,7 +121,7 @@ def _position(values: Mapping[str, Any], side: str) -> Position | None:
 def parse_offsets(name: str, text: str) -> Offsets:
     """{"topic": {"0": 23, "1": -2}}"""
     found: Offsets = {}
-    for topic, partitions in _json_object(name, text, '{"orders": {"0": 23, "1": -2}}').items():
+    for topic, partitions in _json_object(name, text, EXAMPLE).items():
         if not isinstance(partitions, dict):
             raise OptionError(f"option {name!r}: what {topic!r} has is no object of partitions such as {{\"0\": 23}}")
         for partition, offset in partitions.items():
@@ -144,8 +148,9 @@ def parse_assign(text: str) -> tuple[TopicPartition, ...]:
 def _json_object(name: str, text: str, example: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError as error:
-        raise OptionError(f"option {name!r} is {text!r}, which is no JSON ({error}): write it as {example}") from None
+    except json.JSONDecodeError as error:
+        where = f"{error.msg} at character {error.pos}"
+        raise OptionError(f"option {name!r} is {text!r}, which is no JSON ({where}): write it as {example}") from None
     if not isinstance(found, dict):
         raise OptionError(f"option {name!r} is {text!r}: write it as {example}")
     return found

@@ -26,10 +26,11 @@ Say = Callable[[str], None]
 def load(path: Path | None, master: str | None = None, conf: Mapping[str, str] | None = None) -> Pipeline:
     """The spec with what the command line changes of it. Raises SpecInvalid."""
     pipeline = load_pipeline(find_spec(path))
-    settings = replace(
-        pipeline.spark, master=master or pipeline.spark.master, conf={**pipeline.spark.conf, **(conf or {})}
-    )
-    return replace(pipeline, spark=settings)
+    spark = replace(pipeline.spark, conf={**pipeline.spark.conf, **(conf or {})})
+    if master is not None:
+        # No place in the spec is to blame for it.
+        spark = replace(spark, master=master, at={key: at for key, at in spark.at.items() if key != "master"})
+    return replace(pipeline, spark=spark)
 
 
 def driver_settings(pipeline: Pipeline) -> dict[str, str]:

@@ -33,12 +33,13 @@ def check_options(pipeline: Pipeline) -> list[Problem]:
 
 
 def check_spark(pipeline: Pipeline) -> list[Problem]:
-    """Whether there is a Spark where the pipeline is to run."""
+    """Whether there is a Spark where the pipeline is to run. Raises MasterUnusable for one that is not in the spec."""
     try:
         check_master(pipeline.spark.master, pipeline.spark.conf)
     except MasterUnusable as error:
-        where = pipeline.spark.place("master") if "master" in pipeline.spark.at else pipeline.place("spark")
-        return [Problem(where, error.message, error.fix)]
+        if "master" not in pipeline.spark.at:
+            raise
+        return [Problem(pipeline.spark.place("master"), error.message, error.fix)]
     return []
 
 
