@@ -195,13 +195,16 @@ def test_one_emptied_replica_at_a_time_loses_nothing_whatever_else_strikes() -> 
             world.run(struck_and_emptied(world)).assert_good(seed)
 
 
-def test_a_leader_that_finds_a_damaged_segment_lets_another_lead_and_copies_it_anew() -> None:
-    """FAULTS 4, while it runs."""
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_leader_that_finds_a_damaged_segment_lets_another_lead_and_copies_it_anew(size: int) -> None:
+    """FAULTS 4, while it runs. With two replicas, both of which must be in sync, it stays eligible: and yet is not elected
+    before it is whole again."""
 
     async def main(world: World) -> None:
-        cluster = SimCluster(world)
+        cluster = SimCluster(world, size)
+        nodes = set(range(1, size + 1))
         await cluster.start()
-        await create(cluster.bootstrap, "t", 1, 3, {"segment.bytes": "1048576", "retention.ms": "-1"})
+        await create(cluster.bootstrap, "t", 1, size, {"segment.bytes": "1048576", "retention.ms": "-1"})
         big = build_batch([Record(0, 1000, None, b"v" * 300_000)])
         async with Cluster(cluster.bootstrap, retry_timeout_s=20.0) as client:
             for _ in range(8):
@@ -216,7 +219,7 @@ def test_a_leader_that_finds_a_damaged_segment_lets_another_lead_and_copies_it_a
             for position in range(len(big), len(big) + 17):
                 disk.flip(first, position)  # the header of the second batch
             assert (await raw.fetch(client, "t", 0, 1)).records, "the client goes on with whoever leads"
-            await until_state(cluster.bootstrap, {1, 2, 3} - {leader}, {1, 2, 3})
+            await until_state(cluster.bootstrap, nodes - {leader}, nodes)
             assert (await raw.produce(client, "t", 0, big)).base_offset == 8
         await cluster.calm("t")
         assert disk.exists(f"{first}.cut"), "the damaged segment is kept"

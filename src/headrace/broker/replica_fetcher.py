@@ -493,8 +493,8 @@ class LeaderFetcher:
                     now_ms = self._runtime.clock.monotonic_ms()
                     self._broker.replicas.follower_throttle.take(len(records), rate, now_ms)
             copy.behind = high_watermark > log.end_offset
-            if not copy.behind:
-                partition.incomplete = False
+            if not copy.behind and partition.incomplete:
+                self._broker.replicas.whole_again(partition)
             partition.leader_told(high_watermark, log_start)
         except KafkaError as error:
             logger.error("%s: what broker %d sent is refused: %s", partition, self.leader_id, error)

@@ -289,13 +289,39 @@ class Replicas:
 
     def _is_unfit(self, partition: Partition, assigned: Assignment) -> bool:
         """Whether a replica lacks records that it once had, and another one should lead."""
-        if partition.incomplete and not partition.log.end_offset and len(assigned.replicas) > 1:
+        if partition.incomplete and len(assigned.replicas) > 1:
             return True
-        if not partition.incomplete and not partition.log.holes:
+        if not partition.log.holes:
             return False
         # Older controllers cannot be told, and would leave it without a leader.
         others = [replica for replica in assigned.isr if replica != self._environment.node_id and self._eligible(replica, -1)]
         return bool(others) and self._broker.image.metadata_version >= DIRECTORIES_LEVEL
+
+    def is_counted_on(self, partition: Partition) -> bool:
+        """Whether it may be elected as it is, so that nothing of it may be dropped."""
+        known = self._broker.image.partition(partition.topic_id, partition.index)
+        node_id = self._environment.node_id
+        if known is None or node_id not in (*known.isr, *known.elr):
+            return False
+        return node_id in known.isr or known.directory_of(node_id) != LOST_DIRECTORY
+
+    def renounce(self, partition: Partition) -> None:
+        """It is damaged and out of the ISR, but eligible: let the controller not count on it at all."""
+        known = self._broker.image.partition(partition.topic_id, partition.index)
+        if known is not None and self._environment.node_id not in known.isr and self._broker.image.metadata_version >= DIRECTORIES_LEVEL:
+            self._give_up(partition)
+
+    def whole_again(self, partition: Partition) -> None:
+        """It has everything that is committed."""
+        partition.incomplete = False
+        known = self._broker.image.partition(partition.topic_id, partition.index)
+        if known is not None:
+            self._found_again(partition, known)
+            self._assign_again()
+
+    def _found_again(self, partition: Partition, assigned: Assignment) -> None:
+        if self._environment.node_id in assigned.replicas and assigned.directory_of(self._environment.node_id) == LOST_DIRECTORY:
+            self._note_directory(partition)
 
     def _give_up(self, partition: Partition) -> None:
         """Have the controller elect another: to it, this replica is on a disk that is lost."""
@@ -314,10 +340,10 @@ class Replicas:
             self._give_up(partition)
 
     def _follow(self, partition: Partition, assigned: Assignment) -> None:
-        if self._environment.node_id not in assigned.isr:
+        if self._environment.node_id not in (*assigned.isr, *assigned.elr):
             partition.incomplete = False  # nobody counts on it any more
-        if assigned.leader != NO_LEADER and assigned.directory_of(self._environment.node_id) == LOST_DIRECTORY:
-            self._note_directory(partition)  # it copies what it lacks, and may lead again once it is in sync
+        if assigned.leader != NO_LEADER and not partition.incomplete and not partition.log.holes:
+            self._found_again(partition, assigned)
         if partition.leader_epoch == assigned.leader_epoch and partition.leader is None and partition.copying is not None:
             self.fetchers.isr_changed(partition)
             return  # the same leader

@@ -45,11 +45,12 @@ class Truncation:
         that could have it elected without records that are committed.
         """
         partition = copy.partition
-        known = self._broker.image.partition(*copy.key)
-        if high_watermark <= copy.next_offset or known is None or self._broker.node_id not in known.isr:
+        if high_watermark <= copy.next_offset or not self._broker.replicas.is_counted_on(partition):
             logger.warning("%s: copied anew from %d, where it is damaged", partition, copy.next_offset)
+            partition.incomplete = high_watermark > copy.next_offset
             cut.append((copy, copy.next_offset))
         else:
+            self._broker.replicas.renounce(partition)
             self._delay(copy)
 
     def cut(self, cuts: "list[tuple[Copy, int]]") -> None:

@@ -292,6 +292,20 @@ class ProducerStates:
                 if self.first_unstable_offset is None:
                     self.first_unstable_offset = base_offset
 
+    def recall(self, header: BatchHeader) -> None:
+        """A batch that is older than what a snapshot told of its producer; oldest first. A snapshot holds the last batch
+        of each only, and a producer that got no answers sends up to five again."""
+        entry = self._entries.get(header.producer_id)
+        if entry is None or entry.epoch != header.producer_epoch or not entry.batches:
+            return
+        if header.last_offset >= entry.batches[-1].base_offset:
+            return
+        last_sequence = (header.base_sequence + header.last_offset_delta) & SEQUENCE_MAX
+        mark = BatchMark(header.base_sequence, last_sequence, header.base_offset, header.last_offset, header.max_timestamp)
+        entry.batches.insert(-1, mark)
+        if len(entry.batches) > BATCHES_REMEMBERED:
+            del entry.batches[0]
+
     def end_transaction(
         self, producer_id: int, epoch: int, marker: Marker, offset: int, timestamp: int
     ) -> AbortedTransaction | None:

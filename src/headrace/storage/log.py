@@ -32,7 +32,7 @@ from headrace.storage.recovery import (
 )
 from headrace.storage.retention import DELETED_SUFFIX, expired_segments
 from headrace.storage.segment import Segment
-from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS, Snapshots, replay
+from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS, Snapshots, recall, replay
 
 __all__ = ["Log", "Slice"]
 
@@ -457,6 +457,7 @@ class Log(LogReader):
         self.snapshots.remove_outside(self._bases[0], end_offset)
         if len(self.producers):
             loaded = self.snapshots.load(self.producers, end_offset, 0)
+            recall(self.producers, self.segments, loaded or 0)
             replay(self.producers, self.segments, loaded or 0, end_offset)
 
     def advance_log_start(self, offset: int) -> bool:

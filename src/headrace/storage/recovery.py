@@ -37,7 +37,7 @@ from headrace.storage.files import Disk, File
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX
 from headrace.storage.pool import FilePool
 from headrace.storage.segment import WALK_BYTES, CorruptSegment, Segment, file_name
-from headrace.storage.snapshots import Snapshots, replay
+from headrace.storage.snapshots import Snapshots, recall, replay
 from headrace.storage.swap import finish_swaps
 
 CORRUPT_SUFFIX = ".corrupt"
@@ -176,6 +176,7 @@ def _load_producers(
     loaded = snapshots.load(producers, end_offset, now_ms)
     if loaded is None and clean:
         return  # closed without a snapshot: there was no producer to remember, or the log is from before there were
+    recall(producers, segments, loaded or 0)
     replay(producers, segments, loaded or 0, end_offset)
 
 

@@ -4,15 +4,18 @@ One is kept at the start of each segment, and one at the end of a log that was c
 truncation has to read the whole log again.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from headrace.errors import KafkaError
 from headrace.replication.producers import AbortedTransaction, ProducerStates
 from headrace.storage.files import Disk
-from headrace.storage.segment import Segment, file_name
+from headrace.storage.segment import CorruptSegment, Segment, file_name
 
 SUFFIX = ".snapshot"
 PRODUCER_EXPIRATION_MS = 86_400_000
+RECALLED_ENTRIES = 6
+"""How many entries of the index are gone back: more than five batches, however large or small they are."""
 
 
 class Snapshots:
@@ -80,6 +83,24 @@ class Snapshots:
 
     def move(self, folder: str) -> None:
         self._folder = folder
+
+
+def recall(producers: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
+    """Complete what a snapshot at `offset` said by what the log has just before it, if that can be read."""
+    segment = next((one for one in reversed(segments) if one.base_offset < offset), None)
+    if segment is None or not len(producers):
+        return
+    try:
+        place = segment.find(offset)
+        end = segment.size if place is None else place.position
+        indexed = segment.offsets.positions
+        entries = bisect_left(indexed, end)
+        start = indexed[entries - RECALLED_ENTRIES] if entries >= RECALLED_ENTRIES else 0
+        for _, header in segment.walk(start, end):
+            if header.producer_id >= 0 and header.base_sequence >= 0 and not header.is_control:
+                producers.recall(header)
+    except CorruptSegment:
+        pass  # whoever reads it will say so
 
 
 def replay(
