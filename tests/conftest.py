@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.compat.process import HeadraceProcess
 from tests.reference.apache import ApacheKafka, Unavailable, apache_kafka
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 # For Spark's drivers, here and in processes of tests: they live for seconds, in which the second compiler and a collector
 # with threads of its own take twice the time that they would save in an hour.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,9 @@ class Terminal:
         self.settings = termios.tcgetattr(slave)
         self._slave = slave
         environment = {**os.environ, "TMPDIR": str(folder), "TERM": "xterm-256color"}
-        environment.pop("NO_COLOR", None)
+        # The terminal says how large it is, whatever is said of the one that the tests were started in.
+        for name in ("NO_COLOR", "COLUMNS", "LINES"):
+            environment.pop(name, None)
 
         def own_terminal() -> None:
             os.setsid()
