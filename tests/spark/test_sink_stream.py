@@ -46,7 +46,7 @@ def start(spark, bootstrap, source, target, checkpoint, **options):
 
 
 def finish(spark, *where, **options):
-    """Run a query to its end. PySpark gives its own processes ten seconds to start, which a busy machine may not."""
+    """Run a query to its end. PySpark gives its own processes ten seconds to start, whatever one sets; a busy machine may not."""
     for _ in range(5):
         try:
             assert start(spark, *where, **options).awaitTermination(LIMIT_S)
@@ -190,4 +190,4 @@ def test_a_killed_broker_loses_and_doubles_nothing_within_a_query(spark, tmp_pat
 def test_a_wrong_option_ends_a_stream_before_it_writes(spark, bootstrap, tmp_path):
     make_topic(bootstrap, "wrong-in")
     with pytest.raises(Exception, match="did you mean 'dedupHeaders'"):
-        start(spark, bootstrap, "wrong-in", "wrong-out", tmp_path / "cp", dedupHeader="true").awaitTermination(LIMIT_S)
+        finish(spark, bootstrap, "wrong-in", "wrong-out", tmp_path / "cp", dedupHeader="true")
