@@ -131,7 +131,7 @@ def test_the_offsets_topic_is_made_on_first_use_in_its_own_shape() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key_type", "error"), [(0, Err.NONE), (1, Err.COORDINATOR_NOT_AVAILABLE), (2, Err.INVALID_REQUEST), (9, Err.INVALID_REQUEST)]
+    ("key_type", "error"), [(0, Err.NONE), (1, Err.UNSUPPORTED_VERSION), (2, Err.INVALID_REQUEST), (9, Err.INVALID_REQUEST)]
 )
 @pytest.mark.parametrize("version", [1, 3, 4, 6])
 def test_find_coordinator(key_type: int, error: Err, version: int) -> None:
@@ -152,6 +152,7 @@ def test_find_coordinator(key_type: int, error: Err, version: int) -> None:
             assert [row.key for row in found] == ["g", "h"]
         for row in found:
             assert row.error_code == error
+            assert not error or row.error_message == error.text
             assert (row.node_id, row.port) == ((1, PORT) if not error else (-1, -1))
 
     in_world(main)

@@ -1,7 +1,7 @@
 """FindCoordinator v0-6. v1: key types. v4: several keys at once (KIP-699). v5: a new error for transactions.
 v6: share groups (KIP-932).
 
-Groups only: a transaction's coordinator is not available here, and share groups are not served.
+Groups only: transactions and share groups are not served.
 """
 
 from collections.abc import Awaitable
@@ -52,15 +52,18 @@ def _answer(broker: "Broker", request: Request, message: m.FindCoordinatorReques
     response = R()
     for key in message.coordinator_keys:
         error, node_id, host, port = _find(broker, request, message.key_type, key)
+        # What a Java client tells its user about a failure is this text and nothing else.
+        text = error.text if error else ""
         response.coordinators.append(
-            R.Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error, error_message="")
+            R.Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error, error_message=text)
         )
     return response
 
 
 def _find(broker: "Broker", request: Request, key_type: int, key: str) -> Found:
     if key_type == TRANSACTION:
-        return _nowhere(Err.COORDINATOR_NOT_AVAILABLE)
+        # Nothing that asks for trying again: a producer would wait for its whole max.block.ms and not know why.
+        return _nowhere(Err.UNSUPPORTED_VERSION)
     if key_type != GROUP:
         return _nowhere(Err.INVALID_REQUEST)
     topic = broker.image.topic_named(OFFSETS_TOPIC)

@@ -49,7 +49,7 @@ async def init_producer_id(
     R = m.InitProducerIdResponse
     if message.transactional_id is not None:
         # An empty id is malformed in Kafka too; any other needs a coordinator, which is not served here.
-        error = Err.COORDINATOR_NOT_AVAILABLE
+        error = Err.UNSUPPORTED_VERSION
         if not message.transactional_id:
             error = Err.INVALID_REQUEST
         elif not 0 < message.transaction_timeout_ms <= broker.config["transaction.max.timeout.ms"]:
