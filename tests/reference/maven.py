@@ -26,17 +26,25 @@ def jars(folder: str, artifacts: Sequence[Artifact]) -> list[Path]:
     return found
 
 
+def with_dependencies(folder: str, artifacts: Sequence[Artifact]) -> Path:
+    """A folder with these jars and with all that they need, or Unavailable."""
+    target = CACHE / folder
+    if not target.exists():
+        _fetch(target, artifacts, alone="")
+    return target
+
+
 def class_path(found: Sequence[Path]) -> dict[str, str]:
     """Settings of a Spark session that has them."""
     return {"spark.jars": ",".join(map(str, found)), "spark.driver.extraClassPath": ":".join(map(str, found))}
 
 
-def _fetch(target: Path, artifacts: Sequence[Artifact]) -> None:
+def _fetch(target: Path, artifacts: Sequence[Artifact], alone: str = ALONE) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise Unavailable(f"{artifacts[0][1]} is not in {target} and there is no mvn on PATH to fetch it")
     dependencies = "".join(
-        f"<dependency><groupId>{g}</groupId><artifactId>{a}</artifactId><version>{v}</version>{ALONE}</dependency>"
+        f"<dependency><groupId>{g}</groupId><artifactId>{a}</artifactId><version>{v}</version>{alone}</dependency>"
         for g, a, v in artifacts
     )
     CACHE.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,81 @@
+"""Builds the small programs beside this file, each over a client library in another language, and says how to run them.
+
+    <program> features BOOTSTRAP REPLICAS PREFIX    every check prints `ok name` or `failed name: why`
+    <program> load BOOTSTRAP TOPIC                  sends 0, 1, 2, … and reads them in a group until its input has a line;
+                                                    prints `running`, then `acknowledged COUNT`
+
+What they need comes from public registries, in fixed versions, into ~/.cache/headrace.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.reference.apache import Unavailable, java
+from tests.reference.maven import CACHE, Artifact, with_dependencies
+
+HERE = Path(__file__).parent
+BUILD_LIMIT_S = 900
+KAFKA = "org.apache.kafka"
+LOGGING: Artifact = ("org.slf4j", "slf4j-simple", "1.7.36")
+
+
+class Program(NamedTuple):
+    command: Callable[[], list[str]]
+    """Builds it if need be; raises Unavailable where it cannot be built."""
+    more: Sequence[str] = ()
+    loads: bool = True
+    idempotent: bool = True
+    """Without it, what is sent again after a lost answer may be there twice."""
+
+
+def _run(what: str, command: Sequence[str | Path], folder: Path) -> None:
+    if shutil.which(str(command[0])) is None:
+        raise Unavailable(f"{what} needs {command[0]}, which is not on PATH")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False)
+    if done.returncode != 0:
+        raise Unavailable(f"{what} could not be built: {(done.stdout + done.stderr).strip()[-1500:]}")
+
+
+@cache
+def go(name: str) -> list[str]:
+    binary = CACHE / "foreign" / name
+    _run(name, ["go", "build", "-o", binary, f"./{name}"], HERE / "go")
+    return [str(binary)]
+
+
+@cache
+def node(name: str) -> list[str]:
+    """npm puts packages beside the program: a copy of it, outside of the sources."""
+    folder = CACHE / "foreign" / f"{name}-node"
+    shutil.copytree(HERE / name, folder, dirs_exist_ok=True)
+    _run(name, ["npm", "install", "--no-audit", "--no-fund", "--silent"], folder)
+    return ["node", str(folder / "main.js")]
+
+
+@cache
+def kafka_java(source: str, artifact: str, version: str) -> list[str]:
+    jars = with_dependencies(f"{artifact}-{version}", [(KAFKA, artifact, version), LOGGING])
+    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
+    return [java(), "-XX:TieredStopAtLevel=1", quiet, "-cp", f"{jars}/*", str(HERE / "java" / source)]
+
+
+def _clients(version: str) -> Callable[[], list[str]]:
+    return lambda: kafka_java("Clients.java", "kafka-clients", version)
+
+
+PROGRAMS = {
+    "franz-go": Program(lambda: go("franz")),
+    "sarama": Program(lambda: go("sarama")),
+    "kafka-go": Program(lambda: go("kafkago"), idempotent=False),
+    "kafkajs": Program(lambda: node("kafkajs")),
+    "java-2.1": Program(_clients("2.1.0")),
+    "java-3.0": Program(_clients("3.0.0")),
+    "java-4.3": Program(_clients("4.3.1")),
+    "java-4.3-consumer-protocol": Program(_clients("4.3.1"), more=("consumer",)),
+    "java-4.3-admin": Program(lambda: kafka_java("Modern.java", "kafka-clients", "4.3.1"), loads=False),
+    "streams-4.3": Program(lambda: kafka_java("Streams.java", "kafka-streams", "4.3.1"), loads=False),
+}
