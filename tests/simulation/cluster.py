@@ -83,10 +83,10 @@ class SimCluster:
 
     # ---- faults
 
-    async def strike(self, dice: Random, kinds: Sequence[str] = STRIKES) -> None:
-        """One fault, and its end."""
+    async def strike(self, dice: Random, kinds: Sequence[str] = STRIKES, among: Sequence[str] = ()) -> None:
+        """One fault of one of the nodes, or of some, and its end."""
         kind = dice.choice(kinds)
-        name = dice.choice(self.names)
+        name = dice.choice(among or self.names)
         seconds = dice.choice((0.2, 1.0, 4.0, 9.0)) * dice.random()
         self.events.append(f"{self.world.loop.time():.2f} {kind} {name} {seconds:.2f} s")
         others = [other for other in self.names if other != name]

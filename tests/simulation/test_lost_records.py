@@ -173,12 +173,11 @@ async def struck_and_emptied(world: World) -> Result:
             await cluster.calm(options.topic)
             name = dice.choice(cluster.names)
             cluster.events.append(f"{world.loop.time():.2f} empty {name}")
-            strike = asyncio.create_task(cluster.strike(dice, ("kill", "freeze", "isolate", "power cut")))
+            others = [other for other in cluster.names if other != name]
+            strike = asyncio.create_task(cluster.strike(dice, ("kill", "freeze", "isolate", "power cut"), others))
             await asyncio.sleep(dice.random())
             node = cluster.node(name)
-            if node.running:
-                node.resume()
-                node.kill()
+            node.kill()
             for partition in range(options.partitions):
                 node.disk.remove_tree(f"{DATA}/{options.topic}-{partition}")
             await cluster.restart(name)
