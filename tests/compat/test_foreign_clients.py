@@ -15,19 +15,21 @@ from tests.reference.apache import Unavailable
 
 FEATURES_LIMIT_S = 300
 LOAD_LIMIT_S = 180
+# What the programs send is years old by its timestamps: it must not be deleted before it is read.
+FOREVER = {"log.retention.ms": "-1"}
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
 def one() -> Iterator[str]:
-    with TestBroker() as broker:
+    with TestBroker(settings=FOREVER) as broker:
         yield broker.bootstrap
 
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[str]:
-    with TestCluster(3) as cluster:
+    with TestCluster(3, settings=FOREVER) as cluster:
         yield cluster.bootstrap
 
 
