@@ -2,11 +2,8 @@
 
 import sys
 
-from pyspark.errors import StreamingQueryException
-
 from headrace.spark.session import spark_session
-
-ATTEMPTS = 5
+from tests.spark.patience import run_to_end
 
 
 def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
@@ -19,14 +16,7 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
         .select("key", "value")
     )
     settings = {"kafka.bootstrap.servers": bootstrap, "topic": target, "checkpointLocation": checkpoint}
-    for attempt in range(ATTEMPTS):
-        try:
-            frame.writeStream.format("headrace").options(**settings).trigger(availableNow=True).start().awaitTermination()
-            return
-        except StreamingQueryException as error:
-            # PySpark gives its own processes ten seconds to start, which a busy machine may not.
-            if "failed to connect back" not in str(error) or attempt == ATTEMPTS - 1:
-                raise
+    run_to_end(frame.writeStream.format("headrace").options(**settings).trigger(availableNow=True).start)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs headrace[spark]")
 
-from pyspark.errors import StreamingQueryException
-
 from headrace.testing.broker import TestBroker
+from tests.spark.patience import run_to_end
 from tests.spark.topics import make_topic, records_of
 
-DRIVER = Path(__file__).with_name("stream_driver.py")
+ROOT = Path(__file__).parents[2]
 LIMIT_S = 400.0
 
 
@@ -46,15 +45,8 @@ def start(spark, bootstrap, source, target, checkpoint, **options):
 
 
 def finish(spark, *where, **options):
-    """Run a query to its end. PySpark gives its own processes ten seconds to start, whatever one sets; a busy machine may not."""
-    for _ in range(5):
-        try:
-            assert start(spark, *where, **options).awaitTermination(LIMIT_S)
-            return
-        except StreamingQueryException as error:
-            if "failed to connect back" not in str(error):
-                raise
-    raise AssertionError("this machine is too busy for PySpark")
+    """Run a query to its end."""
+    run_to_end(lambda: start(spark, *where, **options))
 
 
 def numbers(bootstrap, topic):
@@ -137,8 +129,8 @@ def wait_until(is_so, limit_s=LIMIT_S):
 
 def run_driver(bootstrap, source, target, checkpoint):
     return subprocess.Popen(
-        [sys.executable, str(DRIVER), bootstrap, source, target, str(checkpoint)],
-        cwd=DRIVER.parent.parent.parent,
+        [sys.executable, "-m", "tests.spark.stream_driver", bootstrap, source, target, str(checkpoint)],
+        cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

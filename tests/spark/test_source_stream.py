@@ -13,6 +13,7 @@ from headrace.spark.offsets import from_json
 from headrace.spark.source import source_schema
 from headrace.spark.stream import HeadraceStreamReader
 from headrace.testing.broker import TestBroker
+from tests.spark.patience import run_to_end
 from tests.spark.source_data import T0, admin, committed, groups, make, put_numbers
 
 
@@ -78,7 +79,7 @@ def run(spark, broker, topic, folder, **options) -> list[list[int]]:
         found.append(sorted(int(row["value"]) for row in frame.select("value").collect()))
 
     query = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(folder)).trigger(availableNow=True)
-    query.start().awaitTermination()
+    run_to_end(query.start)
     return found
 
 
@@ -193,9 +194,8 @@ def test_a_first_batch_that_failed_is_repeated_from_where_it_started(spark, brok
         raise RuntimeError("killed in mid-batch")
 
     # Spark's first batch of a query that starts at "latest" is empty, and fails here all the same.
-    query = stream.load().writeStream.foreachBatch(fail).option("checkpointLocation", folder).start()
     with pytest.raises(Exception, match="killed in mid-batch"):
-        query.awaitTermination()
+        run_to_end(stream.load().writeStream.foreachBatch(fail).option("checkpointLocation", folder).start)
     # "latest" is here by the time that the query is started again, and what comes now was after its start.
     put_numbers(broker.bootstrap, topic, 0, range(100, 120))
     found = run(spark, broker, topic, folder, startingOffsets="latest")
