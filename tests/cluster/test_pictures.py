@@ -19,8 +19,14 @@ def two() -> Iterator[TestCluster]:
         yield cluster
 
 
-def folders(cluster: TestCluster, node: int, topic: str) -> set[int]:
-    return {int(path.name.rpartition("-")[2]) for path in cluster[node].data.glob(f"{topic}-*")}
+def folders(cluster: TestCluster, topic: str, count: int) -> list[set[int]]:
+    """The partitions that each broker has a folder of, once there are so many: metadata reaches one a moment after the other."""
+    deadline = time.monotonic() + MEMBERS_S
+    while True:
+        found = [{int(path.name.rpartition("-")[2]) for path in cluster[node].data.glob(f"{topic}-*")} for node in (1, 2)]
+        if sum(map(len, found)) >= count or time.monotonic() > deadline:
+            return found
+        time.sleep(0.01)
 
 
 def spread(cluster: TestCluster, topic: str) -> dict[int, tuple[int, tuple[int, ...]]]:
@@ -58,7 +64,7 @@ def test_two_brokers_four_partitions_with_one_and_two_replicas_and_groups_of_two
     # Replication factor 1, placed by hand: b1 holds p0 and p1, b2 holds p2 and p3, each partition a folder.
     two.create_topic("once", assignments={0: [1], 1: [1], 2: [2], 3: [2]})
     assert spread(two, "once") == {0: (1, (1,)), 1: (1, (1,)), 2: (2, (2,)), 3: (2, (2,))}
-    assert (folders(two, 1, "once"), folders(two, 2, "once")) == ({0, 1}, {2, 3})
+    assert folders(two, "once", 4) == [{0, 1}, {2, 3}]
 
     # Replication factor 2, as placement does it from a fixed start: p0 and p2 led by b1, p1 and p3 by b2, all on both.
     brokers = [UsableBroker(1, None, False), UsableBroker(2, None, False)]
@@ -66,7 +72,7 @@ def test_two_brokers_four_partitions_with_one_and_two_replicas_and_groups_of_two
     placed = place(brokers, 4, 2, lambda sides: next(throws))
     two.create_topic("twice", assignments=dict(enumerate(placed)))
     assert spread(two, "twice") == {0: (1, (1, 2)), 1: (2, (2, 1)), 2: (1, (1, 2)), 3: (2, (2, 1))}
-    assert folders(two, 1, "twice") == folders(two, 2, "twice") == {0, 1, 2, 3}
+    assert folders(two, "twice", 8) == [{0, 1, 2, 3}, {0, 1, 2, 3}]
 
     # A replica is never beside another of its partition, so more replicas than brokers are refused.
     with pytest.raises(Exception, match="INVALID_REPLICATION_FACTOR"):
