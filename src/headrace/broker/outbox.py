@@ -18,9 +18,12 @@ Chunk = bytes | Slice
 SLICE_COPY_BYTES = 64 * 1024
 """What is read into memory at a time where sendfile cannot go on: enough to be woken when the socket drains."""
 
-GATHER_BYTES = 48 * 1024
+SMALL_SLICE_BYTES = 8 * 1024
 """Slices up to this are read, and leave together with what stands around them. By itself each would cost two calls, and
 the end of an answer behind it would wake a waiting peer once more."""
+
+GATHER_BYTES = 64 * 1024
+"""How much leaves in one call then."""
 
 TURN_BYTES = 4 << 20
 """What one connection may send before others get their turn."""
@@ -131,7 +134,7 @@ class SocketOutbox:
             chunk = queue[0]
             if isinstance(chunk, bytes):
                 data = chunk
-            elif chunk.length <= GATHER_BYTES - size:
+            elif chunk.length <= SMALL_SLICE_BYTES:
                 data = chunk.read()
                 if len(data) != chunk.length:
                     raise SliceTruncated

@@ -137,6 +137,7 @@ def test_bytes_and_slices_arrive_exactly_in_order(
     dice = Random(seed)
     monkeypatch.setattr(subject, "TURN_BYTES", dice.choice([3_000, 50_000, 4 << 20]))
     monkeypatch.setattr(subject, "SLICE_COPY_BYTES", dice.choice([1000, 65_536]))
+    monkeypatch.setattr(subject, "SMALL_SLICE_BYTES", dice.choice([1, 3000, 80_000]))
     monkeypatch.setattr(subject, "GATHER_BYTES", dice.choice([1, 3000, 250_000]))
 
     async def scenario(sender: Sender, peer: socket.socket) -> None:
