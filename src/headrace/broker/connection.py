@@ -13,6 +13,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol, cast
 
+from headrace.broker.idle_poll import SMALL_BYTES
 from headrace.broker.outbox import Chunk, Outbox, SocketOutbox, TransportOutbox, release
 from headrace.errors import KafkaError
 from headrace.protocol.primitives import ProtocolError
@@ -105,6 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         self._route = listener.router.route
         self._clock = listener.broker.runtime.perf_counter
         self._budget = listener.broker.budget
+        self._idle_poll = listener.broker.idle_poll
         self._frame_bytes_max = listener.broker.settings.request_bytes_max
         self._parked_max = listener.broker.settings.parked_requests_max
         self.buf = bytearray(BUFFER_BYTES)
@@ -199,6 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         out: list[Chunk] = []
         out_bytes = produced = fetched = 0
         turn = TURN_FRAMES
+        small = filled - pos <= SMALL_BYTES
         started = self.last_active = self._clock()
         try:
             while filled - pos >= 4 and not self.closing:
@@ -245,6 +248,7 @@ class Connection(asyncio.BufferedProtocol):
                             out, out_bytes = [], 0
                 else:
                     # Slices of files leave at once: no telling how long the peer takes to read them.
+                    small = False
                     fetched += 1
                     out.extend(answer)  # type: ignore[arg-type]
                     self.outbox.send(_joined(out))
@@ -261,6 +265,8 @@ class Connection(asyncio.BufferedProtocol):
             self.outbox.send(out if len(out) == 1 else _joined(out))
         if produced or fetched:
             self.listener.router.turn_done(produced, fetched, started)
+        if self._idle_poll is not None:
+            self._idle_poll.served(started, small)
         self._processing = False
         if failure is not None:
             self._fail(failure)

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.broker.idle_poll import SMALL_BYTES
 from headrace.broker.partition import Partition
 from headrace.broker.truncation import Truncation
 from headrace.client.connection import Connection
@@ -435,6 +436,8 @@ class LeaderFetcher:
         self._backoff_ms = BACKOFF_MS
         if not self._holding:
             self._go_on()
+            if (idle_poll := self._broker.idle_poll) is not None:
+                idle_poll.served(self._runtime.perf_counter(), len(frame) <= SMALL_BYTES)
 
     def failed(self, answer: "_Answer", error: BaseException) -> None:
         if self._in_flight and answer in self._in_flight:

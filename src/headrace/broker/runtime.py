@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from headrace.broker.idle_poll import IdlePoll
 from headrace.clock import Clock, SystemClock
 from headrace.config import BrokerConfig
 from headrace.storage.compaction import Compaction, serve
@@ -77,6 +78,10 @@ class Runtime(Protocol):
         """Seconds of high resolution for latency metrics."""
         ...
 
+    def idle_poll(self) -> IdlePoll | None:
+        """What keeps the loop awake between small requests; None where waiting takes no time."""
+        ...
+
     def run_sync(self, work: Callable[[], T]) -> "asyncio.Future[T]":
         """Run an fsync in a thread. Kept apart from other work, which may take seconds: an ack waits for this."""
         ...
@@ -122,6 +127,9 @@ class SystemRuntime:
         self._threads = ThreadPoolExecutor(WORK_THREADS, "headrace-work")
 
     perf_counter = staticmethod(time.perf_counter)
+
+    def idle_poll(self) -> IdlePoll:
+        return IdlePoll(self.loop, self.perf_counter)
 
     def run_sync(self, work: Callable[[], T]) -> "asyncio.Future[T]":
         return self.loop.run_in_executor(self._sync_threads, work)

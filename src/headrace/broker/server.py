@@ -140,6 +140,7 @@ class Broker:
         )
         self.connections: dict[Connection, None] = {}  # a set's order would not be repeatable
         self.wheel = TimerWheel(runtime.loop, runtime.clock)
+        self.idle_poll = runtime.idle_poll()
         self.sessions = SessionCache(
             config["max.incremental.fetch.session.cache.slots"], lambda: runtime.random.randrange(1, 1 << 31)
         )

@@ -161,6 +161,7 @@ class Peer:
         self.broker = SimpleNamespace(
             runtime=SimpleNamespace(perf_counter=lambda: self.now, loop=self.loop, can_sendfile=False),
             budget=self.budget,
+            idle_poll=None,
             settings=SimpleNamespace(request_bytes_max=frame_bytes_max, parked_requests_max=PARKED_MAX),
             connection_limits=limits if limits is not None else ConnectionLimits(10**9, 10**9, {}),
             connections={},

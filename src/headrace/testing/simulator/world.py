@@ -47,6 +47,9 @@ class SimRuntime:
         self.exit = exit
         """End the process from inside, as a server does that has given up."""
 
+    def idle_poll(self) -> None:
+        return None
+
     def perf_counter(self) -> float:
         return self.loop.time()
 
