@@ -519,8 +519,16 @@ class Partition:
         if producers.first_unstable_offset is not None:
             producers.committed(high_watermark)
         waiters = self.ack_waiters
+        committed = []
         while waiters and waiters[0][0] <= high_watermark:
-            waiters.popleft()[1].committed()
+            committed.append(waiters.popleft()[1])
+        # The last first: answers leave in order, so those of one connection go out together, with its oldest.
+        for waiter in reversed(committed):
+            try:
+                waiter.committed()
+            except Exception:
+                # One that cannot be answered must not keep all the others waiting for ever.
+                logger.exception("%s: a request that waited for %d could not be answered", self, high_watermark)
         if self.fetch_waiters:
             self.environment.fetchable(self)
 
