@@ -12,8 +12,11 @@ from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
 from headrace.quorum.cleaning import SnapshotLimits
 from headrace.quorum.snapshots import Voter
+from headrace.raft.messages import Vote
+from headrace.raft.types import OffsetEpoch, ReplicaKey
+from headrace.raft.wire import encode_request
 from headrace.testing.simulator.world import World
-from tests.simulation.quorum_nodes import CLUSTER, QuorumCluster, voter, written
+from tests.simulation.quorum_nodes import CLUSTER, QuorumCluster, directory, host, voter, written
 
 
 def test_three_nodes_elect_a_leader_and_agree() -> None:
@@ -267,6 +270,42 @@ def test_a_full_disk_ends_no_controller_that_is_being_elected(voters: list[int],
             await cluster.write(leader, "last")
             await cluster.wait_for(voters, ["first", "last"])
             assert not cluster.failures
+
+        world.run(main())
+
+
+def test_a_node_without_room_for_its_vote_keeps_nobody_waiting() -> None:
+    """A disk that stays full: whoever asks is told that this node takes no part, and nothing piles up."""
+    static = tuple(Voter(v.id, bytes(16), v.endpoints) for v in map(voter, (1, 2, 3)))
+    with World(11) as world:
+        cluster = QuorumCluster(world, [1, 2, 3], static_voters=static)
+
+        async def main() -> None:
+            await cluster.start()
+            leader = await cluster.leader()
+            other = next(n for n in (1, 2, 3) if n != leader)
+            await cluster.write(leader, "first")
+            await asyncio.sleep(5)
+            node, quorum = cluster.node(leader), cluster.quorums[leader]
+            node.disk.fail("append", errno.ENOSPC, path="*/quorum-state*", times=None)
+            world.network.partition([host(leader)], [host(n) for n in (1, 2, 3) if n != leader])
+            raised = asyncio.ensure_future(node.run(quorum.raise_version(1)))  # cannot be committed
+            await asyncio.sleep(0.1)
+            vote = Vote(quorum.leader_epoch + 1, ReplicaKey(other, directory(other)), OffsetEpoch(0, 0), False)
+            key, request = encode_request(vote, CLUSTER)
+            async with asyncio.timeout(5):
+                answers = await asyncio.gather(*(ask(cluster, leader, key, request) for _ in range(50)))
+                with pytest.raises(KafkaError) as refused:
+                    await raised
+            assert {answer.error_code for answer in answers} == {Err.BROKER_NOT_AVAILABLE}
+            assert refused.value.error is Err.NOT_CONTROLLER
+            node.disk.faults.clear()
+            world.network.heal()
+            await asyncio.sleep(5)
+            assert not cluster.failures
+            after = await cluster.leader()
+            await cluster.write(after, "last")
+            await cluster.wait_for([1, 2, 3], ["first", "last"])
 
         world.run(main())
 

@@ -140,10 +140,12 @@ class Driver:
         for effect in effects:
             match effect:
                 case Send() | Answer():
-                    if self._unsaved is not None:
-                        self._held.append(effect)
-                    else:
+                    if self._unsaved is None:
                         self._say(effect)
+                    elif self._waits_for_room and isinstance(effect, Answer):
+                        effect.token.cancel()
+                    else:
+                        self._held.append(effect)
                 case Persist(election):
                     self._unsaved = election
                     if self._saving is None:
@@ -202,7 +204,7 @@ class Driver:
             if isinstance(effect, Send):
                 self.step(Failed(effect.to, effect.request))
             else:
-                self._held.append(effect)
+                effect.token.cancel()  # whoever asked is told that this node takes no part, and asks again
         await asyncio.sleep(FULL_DISK_S)
 
     # --- time ---------------------------------------------------------------------------------------------------------

@@ -326,9 +326,11 @@ class KraftQuorum:
     async def raise_version(self, version: int, validate_only: bool = False) -> None:
         """Finalize another kraft.version. Returns once that is committed; raises KafkaError."""
         self._check_writable()
-        reply: asyncio.Future[VoterReply] = asyncio.get_running_loop().create_future()
-        self._driver.step(Upgrade(reply, version, validate_only))
-        error, _, message = await reply
+        reply = await self._server.decide(lambda token: Upgrade(token, version, validate_only))
+        if reply is None:
+            raise KafkaError(Err.NOT_CONTROLLER, "this node takes no part in the quorum")
+        assert isinstance(reply, VoterReply)
+        error, _, message = reply
         if error is not Err.NONE:
             raise KafkaError(Err.NOT_CONTROLLER if error is Err.NOT_LEADER_OR_FOLLOWER else error, message)
 

@@ -14,7 +14,7 @@ from headrace.quorum.driver import Driver
 from headrace.quorum.metadata_log import MetadataLog
 from headrace.quorum.snapshots import SnapshotId
 from headrace.raft.leader import Progress
-from headrace.raft.messages import FetchReply, Received, Reply, SnapshotReply
+from headrace.raft.messages import Event, FetchReply, Received, Reply, SnapshotReply
 from headrace.raft.node import RaftNode
 from headrace.raft.wire import FETCH_BYTES_MAX, TOPIC, Refused, decode_request, encode_reply, refusal
 from headrace.storage.files import Disk
@@ -99,7 +99,7 @@ class Server:
             request = decode_request(key, message, version, self._cluster_id)
         except Refused as refused:
             return refused.response
-        reply = await self._decide(request)
+        reply = await self.decide(lambda token: Received(token, request))
         if reply is None:
             return refusal(key, Err.BROKER_NOT_AVAILABLE)
         if isinstance(reply, FetchReply) and reply.read_from is not None:
@@ -109,14 +109,17 @@ class Server:
             reply = await self._with_chunk(reply, message.max_bytes)
         return encode_reply(key, reply, version, self._driver.node.options.listener)
 
-    async def _decide(self, request: Any) -> Reply | None:
-        """None while this node takes no part: it has not begun, or is about to end."""
+    async def decide(self, event: Callable[["asyncio.Future[Reply]"], Event]) -> Reply | None:
+        """What the node says to an event that wants an answer.
+
+        None while it takes no part: it has not begun, is about to end, or has no room to write down what it would say.
+        """
         if not self._driver.running:
             return None
         token: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting.add(token)
         token.add_done_callback(self._waiting.discard)
-        self._driver.step(Received(token, request))
+        self._driver.step(event(token))
         if not self._driver.running:
             token.cancel()
         await asyncio.wait([token])
