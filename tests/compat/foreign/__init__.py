@@ -9,6 +9,7 @@ What they need comes from public registries, in fixed versions, into ~/.cache/he
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -57,6 +58,13 @@ def node(name: str) -> list[str]:
 
 
 @cache
+def kcat() -> list[str]:
+    if shutil.which("kcat") is None:
+        raise Unavailable("kcat is not on PATH; Debian has it in a package of that name")
+    return [sys.executable, str(HERE / "python" / "kcat.py")]
+
+
+@cache
 def kafka_java(source: str, artifact: str, version: str) -> list[str]:
     jars = with_dependencies(f"{artifact}-{version}", [(KAFKA, artifact, version), LOGGING])
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
@@ -72,6 +80,7 @@ PROGRAMS = {
     "sarama": Program(lambda: go("sarama")),
     "kafka-go": Program(lambda: go("kafkago"), idempotent=False),
     "kafkajs": Program(lambda: node("kafkajs")),
+    "kcat": Program(kcat),
     "java-2.1": Program(_clients("2.1.0")),
     "java-3.0": Program(_clients("3.0.0")),
     "java-4.3": Program(_clients("4.3.1")),
