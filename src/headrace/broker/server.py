@@ -22,6 +22,7 @@ from headrace.broker.controller_channel import ControllerChannel
 from headrace.broker.coordinator_runtime import GroupCoordinator
 from headrace.broker.departures import Departures
 from headrace.broker.handlers.fetch import FetchHandler
+from headrace.broker.handlers.metadata import TopicEntries
 from headrace.broker.handlers.produce import ProduceHandler
 from headrace.broker.handlers.registry import CONTROLLER_HANDLERS, HANDLERS
 from headrace.broker.lag import LagWatch
@@ -138,6 +139,7 @@ class Broker:
         self.connection_limits = ConnectionLimits(
             min(config["max.connections"], self.descriptors.connections), config["max.connections.per.ip"], config.max_connections_per_ip_overrides
         )
+        self.topic_entries = TopicEntries()
         self.connections: dict[Connection, None] = {}  # a set's order would not be repeatable
         self.wheel = TimerWheel(runtime.loop, runtime.clock)
         self.idle_poll = runtime.idle_poll()

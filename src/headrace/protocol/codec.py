@@ -24,6 +24,7 @@ class Codec:
     __slots__ = (
         "_decoders",
         "_encoders",
+        "_entry_encoders",
         "_root",
         "_structs",
         "flexible_from",
@@ -45,6 +46,7 @@ class Codec:
         self._structs: dict[str, StructSpec] = {}
         self._decoders: dict[int, Decode] = {}
         self._encoders: dict[int, Encode] = {}
+        self._entry_encoders: dict[tuple[str, int], Encode] = {}
 
     def __repr__(self) -> str:
         return f"<Codec {self.name} v{self.min_version}-{self.max_version}>"
@@ -93,6 +95,19 @@ class Codec:
             encode = compile_encoder(self.root, version, self.is_flexible(version), has_tags)
             self._encoders[version] = encode
         return encode
+
+    def encode_entry(self, entry: Any, version: int) -> bytes:
+        """One of the structs inside the message, to be put into an `Encoded` array."""
+        name = type(entry).__name__
+        encode = self._entry_encoders.get((name, version))
+        if encode is None:
+            self._check(version)
+            has_tags = self.flexible_from <= self.max_version
+            encode = compile_encoder(self.structs[name], version, self.is_flexible(version), has_tags)
+            self._entry_encoders[name, version] = encode
+        chunks: list[Any] = []
+        encode(entry, chunks.append)
+        return b"".join(chunks)
 
     def decode(self, buf: Buffer, version: int, pos: int = 0, end: int | None = None) -> Any:
         """The message that fills buf[pos:end] exactly."""

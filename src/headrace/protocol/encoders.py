@@ -13,6 +13,7 @@ from headrace.protocol.primitives import (
     ENCODE_FAULTS,
     STRING_LENGTH_MAX,
     UVARINTS,
+    Encoded,
     ProtocolError,
     encode_uvarint,
     write_tags,
@@ -23,6 +24,7 @@ Encode = Callable[[Any, Callable[[Any], object]], None]
 ENV = {
     "ProtocolError": ProtocolError,
     "ENCODE_FAULTS": ENCODE_FAULTS,
+    "Encoded": Encoded,
     "UV": UVARINTS,
     "encode_uvarint": encode_uvarint,
     "write_tags": write_tags,
@@ -186,6 +188,11 @@ class _EncoderWriter:
             self.out(i, f"else: {self.write}({long}({count}, {x}))")
             return
         item = self.out.name("o")
+        if field.struct is not None:
+            self.out(i, f"if {x}.__class__ is Encoded:")
+            self.out(i + 1, f"for {item} in {x}: {self.write}({item})")
+            self.out(i, "else:")
+            i += 1
         self.out(i, f"for {item} in {x}:")
         if field.struct is not None:
             self.struct(i + 1, field.struct, item)

@@ -46,6 +46,10 @@ def encode_uvarint(n: int) -> bytes:
     return bytes(out)
 
 
+class Encoded(list[Any]):
+    """The structs of an array as bytes, encoded before: for what is sent again and again."""
+
+
 UVARINTS: tuple[bytes, ...] = tuple(encode_uvarint(n) for n in range(1024))
 
 

@@ -14,6 +14,8 @@ from headrace.errors import Err, KafkaError
 from headrace.metadata.image import NO_LEADER, Image, Partition, Topic
 from headrace.metadata.names import INTERNAL, check_topic_name
 from headrace.protocol import messages as m
+from headrace.protocol.codec import CODECS
+from headrace.protocol.primitives import Encoded
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -24,6 +26,8 @@ ZERO_ID = bytes(16)
 # Bits of the operations that exist for a resource; without ACLs everyone may do them all.
 TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+VIEWS_KEPT = 8
+"""Of how many kinds of clients entries are kept: by version, listener, and whether they ask for operations."""
 
 
 def metadata(
@@ -116,15 +120,55 @@ def _answer(
         ],
         cluster_id=broker.node.cluster_id,
         controller_id=controller,
-        topics=[view.topic(found) if isinstance(found, Topic) else found for found in topics],
+        topics=broker.topic_entries.of(view, topics, message.include_topic_authorized_operations),
     )
-    if message.include_topic_authorized_operations:
-        for topic in response.topics:
-            if topic.name is not None:
-                topic.topic_authorized_operations = TOPIC_OPERATIONS
     if message.include_cluster_authorized_operations and 8 <= version <= 10:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     return response
+
+
+class TopicEntries:
+    """Entries of topics as they were last sent.
+
+    Every client asks for them when a broker is lost, all within a moment; ten thousand partitions take some 40 ms to encode.
+    Topics and brokers of an image never change, so what was made of the same ones is the same.
+    """
+
+    def __init__(self) -> None:
+        self._brokers: Any = None
+        self._views: dict[tuple[int, bool, frozenset[int]], dict[bytes, tuple[Topic, bytes]]] = {}
+
+    def of(self, view: "ClientView", topics: Iterable[Found], with_operations: bool) -> Encoded:
+        known = self._known(view, with_operations)
+        entries = Encoded()
+        for found in topics:
+            if not isinstance(found, Topic):
+                entries.append(_encoded(found, view.version, with_operations))
+                continue
+            topic, entry = known.get(found.id, (None, b""))
+            if topic is not found:
+                entry = _encoded(view.topic(found), view.version, with_operations)
+                known[found.id] = found, entry
+            entries.append(entry)
+        return entries
+
+    def _known(self, view: "ClientView", with_operations: bool) -> dict[bytes, tuple[Topic, bytes]]:
+        if self._brokers is not view.image.brokers:
+            self._brokers = view.image.brokers
+            self._views.clear()
+        key = view.version, with_operations, frozenset(view.alive)
+        known = self._views.get(key)
+        if known is None or len(known) > 2 * len(view.image.topics):  # most of them deleted
+            if len(self._views) >= VIEWS_KEPT:
+                self._views.clear()
+            known = self._views[key] = {}
+        return known
+
+
+def _encoded(entry: Any, version: int, with_operations: bool) -> bytes:
+    if with_operations and entry.name is not None:
+        entry.topic_authorized_operations = TOPIC_OPERATIONS
+    return CODECS["MetadataResponse"].encode_entry(entry, version)
 
 
 class ClientView:
