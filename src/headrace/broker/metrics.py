@@ -55,6 +55,7 @@ class Metrics:
         self.isr_shrinks = 0
         self.isr_expands = 0
         self.truncations = 0
+        self.replicas_lost = 0
         self.protocol_errors = 0
         self.requests_failed = 0
         self.connections_refused = 0
@@ -134,6 +135,7 @@ class Collector:
             ("headrace_isr_shrinks", "Replicas that leaders here found out of sync", metrics.isr_shrinks),
             ("headrace_isr_expands", "Replicas that leaders here found in sync again", metrics.isr_expands),
             ("headrace_truncations", "Logs cut to match their leader's", metrics.truncations),
+            ("headrace_replicas_lost", "Replicas found without the records that they had", metrics.replicas_lost),
         ):
             counter = CounterMetricFamily(name, doc)
             counter.add_metric([], value)

@@ -217,10 +217,19 @@ class Node:
     async def lead(self) -> None:
         """Once this node serves what it has: take leadership that waits for it."""
         await self._finalize_groups()
+        await self._remember_logs()
         await self._broker.replicas.assign_all()
         await self.lifecycle.unfence()
         self._broker.replicas.lead_all(self.image)
         self._broker.groups.refresh()
+
+    async def _remember_logs(self) -> None:
+        """Before this node leads anything there are checkpoints: a later start that finds none knows that files are gone."""
+        if any(log_dir.forgetful for log_dir in self.logs.live_dirs()):
+            try:
+                await self._runtime.run_in_thread(self.logs.checkpoint_plan(self.high_watermarks()).run)
+            except OSError as error:
+                logger.warning("cannot write checkpoints: %s", error)
 
     @property
     def alone(self) -> bool:

@@ -33,6 +33,10 @@ EMPTIED = (
     "%s is empty, and had records up to %d: it is offline until another replica leads it. Restore the folder; or, to begin"
     " it anew without them, take its lines out of %s and %s while this node is stopped"
 )
+VANISHED = (
+    "%s is gone, and so are the checkpoints that would tell what it had: it is offline until another replica leads it. Restore"
+    " them; or, to begin it anew, take its lines out of %s and %s while this node is stopped"
+)
 FULL_DISK_SECONDS = 1.0
 """How long after a replica could not be created for want of room that is tried again."""
 ASSIGN_AGAIN_SECONDS = 1.0
@@ -118,14 +122,16 @@ class Replicas:
 
     def load(self, image: Image) -> None:
         """At start: open what this node has, leading nothing yet. Folders that the cluster disowns are set aside."""
-        node_id = self._environment.node_id
+        node_id, logs = self._environment.node_id, self._broker.logs
         for topic in image.topics.values():
             for index, assigned in topic.partitions.items():
                 if node_id in assigned.replicas:
+                    if not logs.has_heard_of((topic.name, index)):
+                        directory = assigned.directory_of(node_id)
+                        logs.suspect((topic.name, index), None if is_reserved(directory) else directory)
                     partition = self._replica(PartitionChange(topic.id, topic.name, index, assigned, assigned), image)
                     if partition is not None and assigned.leader != node_id:
                         self._follow(partition, assigned)
-        logs = self._broker.logs
         for log in list(logs.logs.values()):
             if (log.topic not in self.by_name) or log.partition not in self.by_name[log.topic]:
                 logger.warning("%s is not of this cluster's topics: set aside as %s", log.path, logs.remove(log, "-stray"))
@@ -284,6 +290,7 @@ class Replicas:
         else:
             if partition.incomplete:
                 logger.critical("%s: committed records are lost here, and no other replica has them", partition)
+                self._broker.metrics.replicas_lost += 1
                 partition.incomplete = False
             partition.become_leader(assigned)
 
@@ -340,7 +347,7 @@ class Replicas:
             self._give_up(partition)
 
     def _follow(self, partition: Partition, assigned: Assignment) -> None:
-        if self._environment.node_id not in (*assigned.isr, *assigned.elr):
+        if self._environment.node_id not in (*assigned.isr, *assigned.elr) and len(assigned.replicas) > 1:
             partition.incomplete = False  # nobody counts on it any more
         if assigned.leader != NO_LEADER and not partition.incomplete and not partition.log.holes:
             self._found_again(partition, assigned)
@@ -393,12 +400,18 @@ class Replicas:
         directory = change.new.directory_of(self._environment.node_id)
         known = {log_dir.directory_id for log_dir in logs.live_dirs()}
         led_elsewhere = change.new.leader not in (NO_LEADER, self._environment.node_id)
-        if (topic, index) in logs.offline or (lost and not (led_elsewhere and len(known) == len(logs.dirs))):
+        missing = logs.missing.get((topic, index))
+        begins_anew = led_elsewhere and len(known) == len(logs.dirs)
+        # Nobody else can lead it, ever, and whether it had any records nobody can tell: `_lead` says so.
+        begins_anew = begins_anew or (missing is not None and not missing.is_known and len(change.new.replicas) == 1)
+        if (topic, index) in logs.offline or (lost and not begins_anew):
             # Its records are on a disk that is gone: an empty log in its place would look like the truth.
-            if (missing := logs.missing.get((topic, index))) is None:
+            if missing is None:
                 logger.error("%s-%d is offline with its log directory", topic, index)
             else:
-                logger.critical(EMPTIED, missing.folder, missing.vouched_end, RECOVERY_POINTS, HIGH_WATERMARKS)
+                had = (missing.vouched_end,) if missing.is_known else ()
+                logger.critical(EMPTIED if had else VANISHED, missing.folder, *had, RECOVERY_POINTS, HIGH_WATERMARKS)
+                self._broker.metrics.replicas_lost += 1
                 self._unassigned[change.topic_id, index] = LOST_DIRECTORY
             return None
         try:

@@ -61,6 +61,8 @@ class LogDir:
     lock: object | None = None
     clean: bool = False
     """The last life ended in order, as its marker said."""
+    forgetful: bool = False
+    """No checkpoints, although a broker writes them before it leads anything: a new dir, or one that has lost files."""
     broker_epoch: int = -1
     """Of the last life, if it ended in order, or had everything on disk before it counted: a controller that knows it by
     this epoch then knows that nothing was lost."""
@@ -92,11 +94,18 @@ class _ToLoad(NamedTuple):
     folder: str
     recovery_point: int
     log_start: int
+    is_known: bool = True
+    """Whether a checkpoint tells how far the log went; else it may have had records, and nothing is left to say so."""
 
     @property
     def vouched_end(self) -> int:
         """The last life had everything below it on its disk, or knew it to be committed."""
         return max(self.recovery_point, self.log_dir.high_watermarks.get(self.partition, 0))
+
+
+def _unknown(item: _ToLoad) -> _ToLoad:
+    """One record at least, for all that anybody can tell: so the next start, which finds a checkpoint, knows it still."""
+    return item._replace(recovery_point=item.log_start + 1, is_known=False)
 
 
 class LogManager:
@@ -295,7 +304,8 @@ class LogManager:
     def whole_since(self) -> int:
         """The broker epoch of the last life, if all that it had promised is still here; else -1."""
         epochs = {log_dir.broker_epoch for log_dir in self.live_dirs()}
-        return -1 if self.lost or self.missing or self.offline or len(epochs) != 1 else epochs.pop()
+        doubted = self.lost or self.missing or self.offline or any(log_dir.forgetful for log_dir in self.live_dirs())
+        return -1 if doubted or len(epochs) != 1 else epochs.pop()
 
     def vouch(self, broker_epoch: int) -> None:
         """Note that this life loses nothing, however it ends. A dir that cannot be written will show soon enough."""
@@ -316,18 +326,20 @@ class LogManager:
         try:
             return decode_offsets(self.disk.read_bytes(f"{log_dir.path}/{name}"))
         except FileNotFoundError:
-            return {}
+            pass
         except CorruptCheckpoint as error:
             # Safe to do without: recovery then looks at everything.
             self.notes.append(f"{log_dir.path}/{name} is unreadable ({error}), going on without it")
             log_dir.clean = log_dir.clean and name != RECOVERY_POINTS
-            return {}
+        log_dir.forgetful = log_dir.forgetful or name != LOG_STARTS
+        return {}
 
     def _load_log(self, item: "_ToLoad", now_ms: int) -> None:
         partition = topic, number = item.partition
         try:
-            if item.vouched_end > item.log_start and not any(".log" in name for name in self.disk.list(item.folder)):
-                self.missing[partition] = item
+            may_have_had = item.vouched_end > item.log_start or item.log_dir.forgetful
+            if may_have_had and not any(".log" in name for name in self.disk.list(item.folder)):
+                self.missing[partition] = item if item.vouched_end > item.log_start else _unknown(item)
                 return
             log = Log.open(
                 self.disk,
@@ -404,6 +416,22 @@ class LogManager:
         )
         self._add(log_dir, log)
         return log
+
+    def has_heard_of(self, partition: TopicPartition) -> bool:
+        """Whether a log is here, or known to be missing or offline."""
+        return partition in self.logs or partition in self.missing or partition in self.offline
+
+    def suspect(self, partition: TopicPartition, directory_id: bytes | None) -> None:
+        """The metadata says that a log is in a dir (None: in the only one), and there is no folder of it.
+
+        A crash may come before the folder is made, but it takes no checkpoints away: where these are gone, too, somebody
+        has removed files, and what is not here is missed.
+        """
+        for log_dir in self.live_dirs():
+            is_there = len(self.dirs) == 1 if directory_id is None else log_dir.directory_id == directory_id
+            if is_there and log_dir.forgetful:
+                folder = f"{log_dir.path}/{partition[0]}-{partition[1]}"
+                self.missing[partition] = _unknown(_ToLoad(log_dir, partition, folder, 0, 0))
 
     def forget_missing(self, partition: TopicPartition) -> None:
         """Nobody counts on it: it was deleted, or is copied anew."""
