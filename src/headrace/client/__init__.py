@@ -1,7 +1,7 @@
 """Talks to Kafka brokers, Headrace's or Apache's: connections, routing to leaders, administration.
 
-`Admin` is the door for administration; `raw` sends and fetches whole record batches. Nothing here knows a broker's
-insides.
+`Admin` is the door for administration; `raw` sends and fetches whole record batches. `read_security` takes Kafka's own
+settings for TLS and logins. Nothing here knows a broker's insides.
 """
 
 from headrace.client.admin import Admin
@@ -13,8 +13,11 @@ from headrace.client.errors import (
     NotKafka,
     RequestFailed,
     RequestTimedOut,
+    SecurityFailed,
+    SettingRefused,
     UnsupportedApi,
 )
+from headrace.client.security import Security, read_security
 
 __all__ = [
     "Admin",
@@ -25,5 +28,9 @@ __all__ = [
     "NotKafka",
     "RequestFailed",
     "RequestTimedOut",
+    "Security",
+    "SecurityFailed",
+    "SettingRefused",
     "UnsupportedApi",
+    "read_security",
 ]

@@ -1,5 +1,6 @@
 """Addresses as people write them: `host:port`, several of them, IPv6 in brackets."""
 
+import re
 from collections.abc import Iterable
 
 from headrace.client.errors import ClientError
@@ -7,12 +8,15 @@ from headrace.client.errors import ClientError
 DEFAULT_PORT = 9092
 DEFAULT_BOOTSTRAP = f"127.0.0.1:{DEFAULT_PORT}"
 
+_PROTOCOL = re.compile(r"(SASL_)?(PLAINTEXT|SSL)://")
+"""As listeners are written. security.protocol alone decides, as with Kafka's clients."""
+
 Address = tuple[str, int]
 
 
 def parse_address(text: str) -> Address:
-    """`host`, `host:port`, `[v6]:port`. Raises ClientError naming what is wrong."""
-    text = text.strip().removeprefix("PLAINTEXT://")
+    """`host`, `host:port`, `[v6]:port`, a protocol before them is passed over. Raises ClientError naming what is wrong."""
+    text = _PROTOCOL.sub("", text.strip(), count=1)
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):

@@ -20,9 +20,11 @@ from headrace.client.errors import (
     ConnectionLost,
     RequestFailed,
     RequestTimedOut,
+    SecurityFailed,
     check,
     err_of,
 )
+from headrace.client.security import PLAINTEXT, Security
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
@@ -85,6 +87,7 @@ class Cluster:
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         retry_timeout_s: float = RETRY_TIMEOUT_S,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        security: Security = PLAINTEXT,
     ) -> None:
         self.bootstrap: list[Address] = parse_bootstrap(bootstrap)
         self.client_id = client_id
@@ -92,6 +95,7 @@ class Cluster:
         self.request_timeout_s = request_timeout_s
         self.retry_timeout_s = retry_timeout_s
         self.frame_bytes_max = frame_bytes_max
+        self.security = security
         self.cluster_id: str | None = None
         self.controller_id = -1
         self.brokers: dict[int, Broker] = {}
@@ -129,6 +133,7 @@ class Cluster:
                     client_id=self.client_id,
                     timeout_s=self.connect_timeout_s,
                     frame_bytes_max=self.frame_bytes_max,
+                    security=self.security,
                 )
             return found
 
@@ -143,6 +148,9 @@ class Cluster:
         for host, port in dict.fromkeys([*known, *self.bootstrap]):
             try:
                 return await self.connect(host, port)
+            except SecurityFailed:
+                # All brokers have the same users: a wrong password tried at each of them may lock its owner out.
+                raise
             except ClientError as error:
                 failures.append(error)
         if len(failures) == 1:

@@ -1,14 +1,17 @@
-"""One connection to one broker: frames out, frames in, any number of requests in flight.
+"""One connection to one broker: TLS and a login where asked for, frames out, frames in, any number of requests in flight.
 
 A request in flight is a future under its correlation id. A connection that misbehaves in any way is closed and all
 that waits on it fails: answers come in order, so nothing behind a lost one can be trusted to come.
 """
 
 import asyncio
+import random
+import ssl
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from headrace import __version__
+from headrace.client import diagnosis
 from headrace.client.address import format_address
 from headrace.client.errors import (
     BrokerUnreachable,
@@ -18,6 +21,8 @@ from headrace.client.errors import (
     RequestTimedOut,
     UnsupportedApi,
 )
+from headrace.client.login import log_in
+from headrace.client.security import PLAINTEXT, Security
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, Api, ApiKey
@@ -29,6 +34,8 @@ READ_BYTES = 64 << 10
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
 CORRELATION_IDS = 1 << 31
+LOGIN_SHARE = 0.85, 0.95
+"""A login is renewed after some part of the time that it holds, as Kafka's clients do: not all of them at once."""
 
 
 class Sink(Protocol):
@@ -83,7 +90,7 @@ class _Frames(asyncio.BufferedProtocol):
         while used - pos >= 4:
             (length,) = LENGTH.unpack_from(buffer, pos)
             if not 4 <= length <= self._connection.frame_bytes_max:
-                self._connection._fail(_wrong_length(self._connection.peer, bytes(buffer[pos : pos + 4]), length))
+                self._connection._fail(self._connection._wrong_length(bytes(buffer[pos : pos + 4]), length))
                 return
             start = pos + 4
             pos = start + length
@@ -100,26 +107,27 @@ class _Frames(asyncio.BufferedProtocol):
         self._used = rest
 
     def connection_lost(self, exc: Exception | None) -> None:
-        peer = self._connection.peer
-        reason = f" ({_reason(exc)})" if exc else ""
-        self._connection._fail(ConnectionLost(f"{peer} closed the connection before it answered{reason}"))
+        self._connection._lost(exc)
 
     def pause_writing(self) -> None:
-        self._connection._writable.clear()
+        self._connection._hold()
 
     def resume_writing(self) -> None:
-        self._connection._writable.set()
+        self._connection._release()
 
 
 class Connection:
     """Made by `Connection.open`. `request` may be called any number of times at once."""
 
-    def __init__(self, host: str, port: int, client_id: str, frame_bytes_max: int) -> None:
+    def __init__(self, host: str, port: int, client_id: str, frame_bytes_max: int, security: Security) -> None:
         self.host = host
         self.port = port
         self.peer = format_address(host, port)
         self.client_id = client_id
         self.frame_bytes_max = frame_bytes_max
+        self.security = security
+        self.logins = 0
+        """How often this connection has logged in."""
         self.versions: dict[int, tuple[int, int]] = {}
         """API key -> the lowest and highest version the broker serves."""
         self.features: dict[str, int] = {}
@@ -127,8 +135,13 @@ class Connection:
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, _Waiting] = {}
         self._next_id = 0
+        self._first_id = 0
+        """Of the first request that is neither about versions nor a login."""
+        self._holds = 0
+        """For how many reasons nothing may be written: the socket is full, a login is under way."""
         self._writable = asyncio.Event()
         self._writable.set()
+        self._renewal: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._failure: ClientError | None = None
 
     @classmethod
@@ -140,33 +153,27 @@ class Connection:
         client_id: str = "headrace",
         timeout_s: float = CONNECT_TIMEOUT_S,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        security: Security = PLAINTEXT,
     ) -> "Connection":
-        """Connect and agree on versions. Raises BrokerUnreachable, NotKafka or UnsupportedApi."""
-        connection = cls(host, port, client_id, frame_bytes_max)
-        loop = asyncio.get_running_loop()
+        """Connect, agree on versions and log in. Raises BrokerUnreachable, NotKafka, UnsupportedApi or SecurityFailed."""
+        connection = cls(host, port, client_id, frame_bytes_max, security)
         try:
             async with asyncio.timeout(timeout_s):
-                transport, _ = await loop.create_connection(lambda: _Frames(connection), host, port)
-                connection._transport = transport
+                await connection._connect()
                 await connection._negotiate()
+                if security.credentials is not None:
+                    await connection._log_in()
         except TimeoutError:
             connection.close()
-            if connection._transport is None:
-                raise BrokerUnreachable(f"{connection.peer} does not answer: no connection within {timeout_s:g} s") from None
-            raise NotKafka(
-                f"{connection.peer} accepts connections but did not answer a Kafka request within {timeout_s:g} s: "
-                "it may be overloaded, speak TLS, or be no Kafka broker"
-            ) from None
-        except OSError as error:
-            connection.close()
-            raise BrokerUnreachable(f"cannot connect to {connection.peer}: {_reason(error)}") from None
+            raise connection._too_late(timeout_s) from None
         except ConnectionLost as error:
             raise NotKafka(
-                f"{connection.peer} closed the connection at the first request: it may speak TLS or be no Kafka broker"
+                f"{connection.peer} closed the connection at the first request: {diagnosis.silent(connection.peer, security)}"
             ) from error
         except BaseException:
             connection.close()
             raise
+        connection._first_id = connection._next_id
         return connection
 
     @property
@@ -213,7 +220,8 @@ class Connection:
         """Send the frame made for a correlation id, and have the answer's bytes put into `sink`, without its length.
 
         No codec, no task and no future: for who asks often and knows the two by hand. Raises ClientError when the
-        connection is gone. The time limit is the caller's, and so is how much is in flight.
+        connection is gone. The time limit is the caller's, and so is how much is in flight. Not for connections that
+        log in, which may be doing so again.
         """
         if self._failure is not None:
             raise self._failure
@@ -230,7 +238,57 @@ class Connection:
     def close(self) -> None:
         self._fail(ConnectionLost(f"the connection to {self.peer} was closed here"))
 
-    # -- inside
+    # -- connecting
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        options: dict[str, Any] = {}
+        if self.security.tls is not None:
+            options = {"ssl": self.security.tls.context(), "server_hostname": self.host}
+        try:
+            transport, _ = await loop.create_connection(lambda: _Frames(self), self.host, self.port, **options)
+        except OSError as error:
+            if options and isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError):
+                raise diagnosis.tls_failed(self.peer, self.host, error, self.security) from None
+            raise BrokerUnreachable(f"cannot connect to {self.peer}: {diagnosis.reason_of(error)}") from None
+        self._transport = transport
+
+    def _too_late(self, timeout_s: float) -> ClientError:
+        if self._transport is None:
+            what = "no connection" if self.security.tls is None else "no connection and TLS"
+            return BrokerUnreachable(f"{self.peer} does not answer: {what} within {timeout_s:g} s")
+        if self.versions:
+            return BrokerUnreachable(f"{self.peer} did not come to an end with the login within {timeout_s:g} s")
+        return NotKafka(
+            f"{self.peer} accepts connections but did not answer a Kafka request within {timeout_s:g} s: "
+            f"it may be overloaded, or {diagnosis.silent(self.peer, self.security)}"
+        )
+
+    async def _log_in(self) -> None:
+        async def ask(key: ApiKey, body: Any) -> Any:
+            return await self._exchange(API[key], self.version_of(key), body, None, is_login=True)
+
+        lifetime_ms = await log_in(ask, self.peer, self.security, self.versions.__contains__)
+        self.logins += 1
+        if lifetime_ms > 0:
+            delay_s = lifetime_ms / 1000 * random.uniform(*LOGIN_SHARE)
+            self._renewal = asyncio.get_running_loop().call_later(delay_s, self._renew)
+
+    def _renew(self) -> None:
+        self._renewal = asyncio.get_running_loop().create_task(self._log_in_again(), name=f"login at {self.peer}")
+
+    async def _log_in_again(self) -> None:
+        """On the same connection (KIP-368). What is in flight is answered first, and nothing new may come in between."""
+        self._hold()
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await self._log_in()
+        except TimeoutError:
+            self._fail(ConnectionLost(f"{self.peer} did not renew the login within {REQUEST_TIMEOUT_S:g} s"))
+        except ClientError as error:
+            self._fail(error)
+        finally:
+            self._release()
 
     async def _negotiate(self) -> None:
         api = API[ApiKey.API_VERSIONS]
@@ -245,12 +303,16 @@ class Connection:
         self.versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
         self.features = {row.name: row.max_version_level for row in answer.finalized_features}
 
-    async def _exchange(self, api: Api, version: int, body: Any, timeout_s: float | None) -> Any:
+    # -- inside
+
+    async def _exchange(
+        self, api: Api, version: int, body: Any, timeout_s: float | None, *, is_login: bool = False
+    ) -> Any:
         correlation_id = self._take_id()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._write(api, version, correlation_id, body, _Waiting(api, version, answer))
+                await self._write(api, version, correlation_id, body, _Waiting(api, version, answer), is_login)
                 return await answer
         except TimeoutError:
             failure = RequestTimedOut(f"{self.peer} did not answer {api.name} within {timeout_s:g} s")
@@ -261,9 +323,12 @@ class Connection:
             if not answer.done():
                 answer.cancel()
 
-    async def _write(self, api: Api, version: int, correlation_id: int, body: Any, waiting: _Waiting | None = None) -> None:
+    async def _write(
+        self, api: Api, version: int, correlation_id: int, body: Any, waiting: _Waiting | None = None, is_login: bool = False
+    ) -> None:
         frame = encode_request(api, version, correlation_id, self.client_id, body)
-        await self._writable.wait()
+        if not is_login:
+            await self._writable.wait()
         if self._failure is not None:
             raise self._failure
         assert self._transport is not None
@@ -296,10 +361,31 @@ class Connection:
             return
         waiting.answer.set_result(message)
 
+    def _hold(self) -> None:
+        self._holds += 1
+        self._writable.clear()
+
+    def _release(self) -> None:
+        self._holds -= 1
+        if self._holds == 0:
+            self._writable.set()
+
+    def _wrong_length(self, head: bytes, length: int) -> ClientError:
+        return diagnosis.wrong_length(self.peer, head, length, self.security)
+
+    def _lost(self, error: Exception | None) -> None:
+        failure = diagnosis.lost(self.peer, error, self.security)
+        nothing_answered = self._first_id > 0 and self._first_id in self._waiting
+        if nothing_answered and self.security.credentials is None and isinstance(failure, ConnectionLost):
+            failure = ConnectionLost(f"{failure}; {diagnosis.login_wanted(self.security)}")
+        self._fail(failure)
+
     def _fail(self, failure: ClientError) -> None:
         """The end of the connection, whatever the reason; only the first one counts."""
         if self._failure is None:
             self._failure = failure
+            if isinstance(self._renewal, asyncio.TimerHandle):
+                self._renewal.cancel()
             if self._transport is not None:
                 self._transport.abort()
         self._writable.set()
@@ -314,22 +400,3 @@ def _answer_version(waiting: _Waiting, frame: bytes | bytearray) -> int:
     if waiting.api is not None and waiting.api.key is ApiKey.API_VERSIONS and frame[4:6] == b"\x00\x23":
         return 0
     return waiting.version
-
-
-def _wrong_length(peer: str, head: bytes, length: int) -> ClientError:
-    """A first word that is no frame length usually belongs to another protocol; name it if it is a common one."""
-    if head == b"HTTP":
-        return NotKafka(f"{peer} is an HTTP server, not a Kafka broker")
-    if head[0] in (0x15, 0x16) and head[1] == 3:
-        return NotKafka(f"{peer} speaks TLS, which this client does not")
-    return NotKafka(f"{peer} announced an answer of {length} bytes: it is no Kafka broker, or the stream is damaged")
-
-
-def _reason(error: BaseException) -> str:
-    """An OSError's own words without its number, for a sentence."""
-    if isinstance(error, ConnectionRefusedError) or "Errno 111" in str(error):
-        # asyncio has texts of its own for this, one of them for a name with several addresses.
-        return "connection refused"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__

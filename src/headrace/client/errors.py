@@ -30,6 +30,22 @@ class UnsupportedApi(ClientError):
     """The broker does not serve this request, or no version of it that both sides know."""
 
 
+class SecurityFailed(ClientError):
+    """TLS or a login did not come about: trying again with the same settings, or elsewhere, would not help."""
+
+
+class SettingRefused(SecurityFailed):
+    """A setting that cannot be used; `name` is the setting, as whoever gave it calls it."""
+
+    def __init__(self, name: str, verdict: str, fix: str) -> None:
+        super().__init__(name, verdict, fix)
+        self.name = name
+
+    def __str__(self) -> str:
+        name, verdict, fix = self.args
+        return f"option {name!r} {verdict}: {fix}"
+
+
 class RequestFailed(ClientError):
     """A broker answered with an error. `error` is its code, `message` the broker's own words if it sent any."""
 

@@ -15,6 +15,7 @@ from headrace.client.errors import ClientError
         ("[::1]:9094", ("::1", 9094)),
         ("[fe80::1]", ("fe80::1", 9092)),
         ("PLAINTEXT://h:65535", ("h", 65535)),
+        ("SASL_SSL://h:9093", ("h", 9093)),
     ],
 )
 def test_addresses(text, address):

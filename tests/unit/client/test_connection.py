@@ -11,6 +11,7 @@ from headrace.client.errors import (
     ConnectionLost,
     NotKafka,
     RequestTimedOut,
+    SecurityFailed,
     UnsupportedApi,
 )
 from headrace.protocol import messages as m
@@ -183,7 +184,7 @@ def test_what_is_not_kafka_is_told(sent, words):
     async def play():
         async with FakeBroker() as broker:
             broker.handlers[ApiKey.API_VERSIONS] = lambda request, version: sent
-            with pytest.raises(NotKafka, match=words):
+            with pytest.raises(SecurityFailed if "TLS" in words else NotKafka, match=words):
                 await connect(broker)
 
     run(play())
