@@ -15,6 +15,7 @@ from headrace.client.errors import ClientError, RequestFailed
 from headrace.client.group_fetch import RESETS, ConsumedRecord, Fetcher, Place
 from headrace.client.group_member import EXPELLED, GroupMember
 from headrace.client.groups import TopicPartition
+from headrace.client.security import PLAINTEXT, Security
 
 __all__ = ["ConsumedRecord", "GroupConsumer"]
 
@@ -40,6 +41,7 @@ class GroupConsumer:
         group: str,
         topics: Iterable[str],
         client_id: str = "headrace",
+        security: Security = PLAINTEXT,
         auto_offset_reset: str = "latest",
         auto_commit_ms: int | None = 5_000,
         read_committed: bool = False,
@@ -58,7 +60,7 @@ class GroupConsumer:
         topics = [topics] if isinstance(topics, str) else list(topics)
         if not group or not topics:
             raise ClientError("a group consumer needs the name of a group and at least one topic")
-        self.cluster = Cluster(bootstrap, client_id=client_id)
+        self.cluster = Cluster(bootstrap, client_id=client_id, security=security)
         self._news = asyncio.Event()
         self._member = GroupMember(
             self.cluster,

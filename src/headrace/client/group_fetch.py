@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.client.admin import EARLIEST, LATEST, Admin
 from headrace.client.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, NO_TOPIC_ID, Cluster
-from headrace.client.errors import ClientError, RequestFailed, check
+from headrace.client.errors import ClientError, RequestFailed, SecurityFailed, check
 from headrace.client.groups import TopicPartition
 from headrace.client.raw import FETCH_VERSION_WITH_NAMES, Buffer
 from headrace.errors import Err, KafkaError
@@ -166,6 +166,8 @@ class Fetcher:
                 await self._look_again(partitions)
             else:
                 self.failure = error
+        except SecurityFailed as error:
+            self.failure = error
         except ClientError:
             await self._look_again(partitions)
         finally:

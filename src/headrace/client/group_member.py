@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from headrace.client.admin import Admin, only
 from headrace.client.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, Cluster
 from headrace.client.connection import Connection
-from headrace.client.errors import ClientError, RequestFailed, UnsupportedApi, check
+from headrace.client.errors import ClientError, RequestFailed, SecurityFailed, UnsupportedApi, check
 from headrace.client.groups import BY_NAME_VERSION, SEVERAL_GROUPS_VERSION, Groups, TopicPartition
 from headrace.errors import Err
 from headrace.protocol import messages as m
@@ -297,4 +297,4 @@ def is_transient(error: ClientError) -> bool:
     """Whether time may cure it: a broker that is away comes back, or another one takes its place."""
     if isinstance(error, RequestFailed):
         return error.error.retriable or error.error in COORDINATOR_MOVED
-    return not isinstance(error, UnsupportedApi)
+    return not isinstance(error, UnsupportedApi | SecurityFailed)

@@ -34,6 +34,7 @@ from headrace.client.errors import (
     NotKafka,
     RequestFailed,
     RequestTimedOut,
+    SecurityFailed,
     check,
     err_of,
 )
@@ -471,6 +472,8 @@ class ProducerCore:
             lane.pause_s = min(lane.pause_s * 2, BACKOFF_S_MAX)
             try:
                 await self._refresh()
+            except SecurityFailed:
+                raise
             except ClientError as failure:
                 error = failure
                 continue

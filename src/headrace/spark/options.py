@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from headrace.client.address import parse_bootstrap
-from headrace.client.errors import ClientError
+from headrace.client.errors import ClientError, SettingRefused
+from headrace.client.security import KNOWN as SECURITY_SETTINGS
+from headrace.client.security import Security, is_security, read_security
 
 SOURCE, SINK = "source", "sink"
 BOTH = frozenset({SOURCE, SINK})
@@ -18,6 +20,8 @@ READS = frozenset({SOURCE})
 WRITES = frozenset({SINK})
 
 KAFKA = "kafka."
+SECURITY = "security"
+"""Under this name all settings of security stand in what was read, as one checked `Security` that shows no secret."""
 _UNITS_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TIME = re.compile(r"(\d+)\s*([a-z]*)")
 
@@ -189,7 +193,6 @@ HONOURED: dict[str, KafkaSetting] = {
     "check.crcs": KafkaSetting(boolean, READS),
     "request.timeout.ms": KafkaSetting(positive),
     "socket.connection.setup.timeout.ms": KafkaSetting(positive),
-    "security.protocol": KafkaSetting(text),
     "acks": KafkaSetting(one_of("all", "-1", "1", "0"), WRITES),
     "compression.type": KafkaSetting(one_of("none", "gzip", "snappy", "lz4", "zstd"), WRITES),
     "batch.size": KafkaSetting(positive, WRITES),
@@ -205,7 +208,7 @@ HONOURED: dict[str, KafkaSetting] = {
     "compression.lz4.level": KafkaSetting(whole, WRITES),
     "compression.zstd.level": KafkaSetting(whole, WRITES),
 }
-"""Settings of Kafka's clients that mean the same here."""
+"""Settings of Kafka's clients that mean the same here, besides those of security, which `client.security` reads."""
 
 HARMLESS = frozenset(
     {
@@ -233,12 +236,12 @@ REFUSED: dict[str, str] = {
     "enable.auto.commit": "Spark's checkpoints say what is done; the option commitProgress publishes it to a group",
     "interceptor.classes": "there is no JVM here to run them",
 }
-_SECURITY = ("ssl.", "sasl.", "security.providers")
 
 
 def read_options(given: Mapping[str, str], side: str) -> dict[str, Any]:
     """Typed values of all options of one side, defaults included; `kafka.*` ones that were given under their names."""
     values: dict[str, Any] = {option.name: option.default for option in OPTIONS if side in option.sides}
+    values[SECURITY] = kafka_security(given)
     for key, value in given.items():
         name = key.lower()
         if name.startswith(KAFKA):
@@ -277,15 +280,21 @@ def parsed(name: str, parse: Callable[[str], Any], value: str) -> Any:
         raise OptionError(f"option {name!r} is {value!r}: {error}") from None
 
 
+def kafka_security(given: Mapping[str, str]) -> Security:
+    """How to connect, by the options `kafka.security.*`, `kafka.ssl.*` and `kafka.sasl.*`."""
+    settings = {key.lower().removeprefix(KAFKA): value for key, value in given.items() if key.lower().startswith(KAFKA)}
+    try:
+        return read_security(settings, prefix=KAFKA)
+    except SettingRefused as error:
+        raise OptionError(str(error)) from None
+
+
 def _read_kafka(key: str, value: str, side: str, values: dict[str, Any]) -> None:
     name = key.removeprefix(KAFKA)
     if name in REFUSED:
         raise OptionError(f"option {key!r} cannot be used: {REFUSED[name]}")
-    if name.startswith(_SECURITY) or (name == "security.protocol" and value.strip().upper() != "PLAINTEXT"):
-        raise OptionError(
-            f"option {key!r} cannot be used: the client speaks neither TLS nor SASL yet, so it would connect without. "
-            "Use a PLAINTEXT listener, or Spark's own Kafka connector"
-        )
+    if is_security(name):
+        return
     setting = HONOURED.get(name)
     if setting is not None:
         # What only concerns the other side is harmless on this one: many jobs share one set of options.
@@ -293,7 +302,7 @@ def _read_kafka(key: str, value: str, side: str, values: dict[str, Any]) -> None
         if side in setting.sides:
             values[key] = found
     elif name not in HARMLESS:
-        known = [*HONOURED, *HARMLESS]
+        known = [*HONOURED, *HARMLESS, *SECURITY_SETTINGS]
         raise OptionError(f"option {key!r} is not a setting of Kafka's clients{_did_you_mean(name, known, KAFKA)}")
 
 

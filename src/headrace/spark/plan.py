@@ -13,7 +13,7 @@ from headrace.spark.offsets import (
     parse_assign,
     starting_position,
 )
-from headrace.spark.options import SOURCE, OptionError, read_options
+from headrace.spark.options import SECURITY, SOURCE, OptionError, read_options
 
 STRATEGIES = ("subscribe", "subscribePattern", "assign")
 ENDS = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
@@ -79,7 +79,10 @@ def read_plan(given: Mapping[str, str], *, streaming: bool | None = None) -> Pla
         check_order(start, end)
     if streaming:
         _check_stream(values)
-    client: dict[str, Any] = {"client_id": values.get("kafka.client.id", "headrace-spark")}
+    client: dict[str, Any] = {
+        "client_id": values.get("kafka.client.id", "headrace-spark"),
+        "security": values[SECURITY],
+    }
     if (timeout := values.get("kafka.request.timeout.ms")) is not None:
         client["request_timeout_s"] = timeout / 1000
     if (timeout := values.get("kafka.socket.connection.setup.timeout.ms")) is not None:

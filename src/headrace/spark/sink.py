@@ -22,7 +22,7 @@ from pyspark.taskcontext import TaskContext
 from headrace.client.background import LoopThread
 from headrace.client.cluster import Cluster
 from headrace.client.columnar.encode import RecordColumns, encode_rows, partitions_of
-from headrace.client.errors import ClientError, RequestFailed
+from headrace.client.errors import ClientError, RequestFailed, SecurityFailed
 from headrace.client.partitioner import Sticky
 from headrace.client.producer_core import OutgoingBatch, ProducerCore, may_pass
 from headrace.errors import Err
@@ -107,6 +107,7 @@ class _Plan:
         return Cluster(
             self.options.bootstrap,
             client_id=self.options.client_id,
+            security=self.options.security,
             request_timeout_s=self.options.request_timeout_ms / 1000,
             retry_timeout_s=self.options.delivery_timeout_ms / 1000,
         )
@@ -127,7 +128,8 @@ class _Plan:
         names = [name for name in (self.options.topic, self.options.dead_letter_topic) if name is not None]
 
         async def ask() -> None:
-            async with Cluster(self.options.bootstrap, client_id=self.options.client_id) as cluster:
+            options = self.options
+            async with Cluster(options.bootstrap, client_id=options.client_id, security=options.security) as cluster:
                 producer = ProducerCore(cluster)
                 for name in names:
                     await producer.partition_count(name)
@@ -165,6 +167,8 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
         try:
             self._plan.check_topics()
         except ClientError as error:
+            if isinstance(error, SecurityFailed):
+                raise
             if isinstance(error, RequestFailed) and error.error is Err.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
             # Brokers may be away for a while without a stream having to end; tasks wait for them, and say so.

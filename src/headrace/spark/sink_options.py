@@ -9,10 +9,11 @@ from typing import Any
 
 from headrace.client.columnar.encode import BATCH_BYTES_MAX
 from headrace.client.producer_core import BUFFER_BYTES_MAX, IN_FLIGHT_MAX, REQUEST_BYTES_MAX
+from headrace.client.security import Security
 from headrace.errors import KafkaError
 from headrace.metadata.names import check_topic_name
 from headrace.records.compression import LEVELS, Codec
-from headrace.spark.options import SINK, OptionError, check_bad_rows, read_options
+from headrace.spark.options import SECURITY, SINK, OptionError, check_bad_rows, read_options
 
 BATCH_BYTES_MIN = 1024
 DELIVERY_TIMEOUT_MS = 120_000
@@ -26,6 +27,7 @@ class SinkOptions:
 
     bootstrap: str
     client_id: str
+    security: Security
     topic: str | None
     timestamp_column: str | None
     dedup_headers: bool
@@ -51,6 +53,7 @@ class SinkOptions:
         return cls(
             bootstrap=values["kafka.bootstrap.servers"],
             client_id=values.get("kafka.client.id", "headrace-spark-sink"),
+            security=values[SECURITY],
             topic=_topic(values, "topic"),
             timestamp_column=values["timestampColumn"],
             dedup_headers=values["dedupHeaders"],

@@ -47,7 +47,7 @@ def main(folder: str) -> None:
     wanted = os.environ.get("HEADRACE_JVM_TRAINING")
     process = gateway.proc
     process.stdin.close()
-    process.wait(150)
+    process.wait()
     # Newer Javas write the cache in a child of the JVM that ends after it.
     deadline = time.monotonic() + 60
     while wanted and not Path(wanted).exists() and time.monotonic() < deadline:

@@ -69,7 +69,7 @@ def test_columns_that_cannot_be_written(ddl, options, words):
         ({"deadLetterTopic": "d", "valueFormat": "json"}, "set badRows to deadLetter"),
         ({"badRows": "deadLetter", "deadLetterTopic": "d"}, "without valueFormat no row can be bad"),
         ({"valueSchema": "id INT"}, "valueFormat is not: set it"),
-        ({"kafka.sasl.mechanism": "PLAIN"}, "neither TLS nor SASL"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "'kafka.security.protocol' is missing: without it kafka.sasl.mechanism has no effect"),
         ({"kafka.transactional.id": "t"}, "at least once"),
         ({"kafka.value.serializer": "x"}, "values are bytes"),
         ({"dedupHeaders": "maybe"}, "true or false"),

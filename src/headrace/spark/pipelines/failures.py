@@ -14,7 +14,7 @@ _EXPECTATION = re.compile(
 )
 # Wrong data and wrong queries stay wrong; what the network or a machine did may be right the next time.
 _HOPELESS_STATES = ("22", "42", "0A")
-_HOPELESS = ("OptionError", "SchemaError", "FormatError", EXPECTATION_MARK, "PICKLING", "FileAlreadyExistsException")
+_HOPELESS = ("OptionError", "SettingRefused", "SecurityFailed", "SchemaError", "FormatError", EXPECTATION_MARK, "PICKLING", "FileAlreadyExistsException")
 # What speaks for trying again, whatever it is wrapped in: brokers and workers that are away or slow.
 _PASSING = (
     "BrokerUnreachable",
@@ -82,7 +82,7 @@ def cause_of(text: str) -> str:
     if expectation:
         return f"expectation {expectation[1]} of {expectation[2]} failed on the row {expectation[3][:300]}"
     python = re.findall(
-        r"^(?:[\w.]*\.)?([A-Z]\w*(?:Error|Exception|Failed|Missing|Invalid|Unreachable|Lost)): (.+)$",
+        r"^(?:[\w.]*\.)?([A-Z]\w*(?:Error|Exception|Failed|Missing|Invalid|Refused|Unreachable|Lost)): (.+)$",
         text,
         re.MULTILINE,
     )

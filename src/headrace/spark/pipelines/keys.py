@@ -135,6 +135,10 @@ PIPELINE: Mapping[str, Key] = {
         text, "Folder (or hdfs://, s3a://, ... address) of checkpoints. Default: .headrace/NAME beside the spec."
     ),
     "bootstrap": Key(text, "Brokers of all topics that name no other. Default: 127.0.0.1:9092."),
+    "kafka": Key(
+        text_map,
+        "Settings of Kafka's clients for topics of `bootstrap`, such as security.protocol; keep secrets out: ${KAFKA_LOGIN}.",
+    ),
     "mode": Key(
         one_of("continuous", "bounded"),
         "continuous (default): runs until stopped. bounded: works off what is there, then ends.",

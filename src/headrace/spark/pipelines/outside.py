@@ -5,11 +5,12 @@ import re
 from collections.abc import Callable, Mapping
 
 from headrace.client.admin import LATEST, Admin
-from headrace.client.errors import ClientError, RequestFailed
+from headrace.client.errors import ClientError, RequestFailed, SecurityFailed
+from headrace.client.security import Security
 from headrace.errors import Err
 from headrace.spark.formats import FormatError, decoder_for
 from headrace.spark.masters import MasterUnusable, check_master
-from headrace.spark.options import OptionError
+from headrace.spark.options import KAFKA, OptionError, kafka_security
 from headrace.spark.pipelines.jars import check_jars
 from headrace.spark.pipelines.problems import Problem, SpecInvalid, Where, choose
 from headrace.spark.pipelines.spec import Pipeline, Sink, Source, ValueFormat
@@ -25,10 +26,10 @@ def check_options(pipeline: Pipeline) -> list[Problem]:
     problems = []
     for source in pipeline.sources.values():
         if source.is_topic:
-            problems += _refused(source, _check_read, source_options(pipeline, source))
+            problems += _refused(pipeline, source, _check_read, source_options(pipeline, source))
     for sink in pipeline.sinks.values():
         if sink.topic is not None:
-            problems += _refused(sink, SinkOptions.read, sink_options(pipeline, sink))
+            problems += _refused(pipeline, sink, SinkOptions.read, sink_options(pipeline, sink))
     return problems + check_jars(pipeline)
 
 
@@ -50,33 +51,42 @@ def _check_read(given: Mapping[str, str]) -> None:
 
 
 def _refused(
-    part: Source | Sink, read: Callable[[Mapping[str, str]], object], options: Mapping[str, str]
+    pipeline: Pipeline, part: Source | Sink, read: Callable[[Mapping[str, str]], object], options: Mapping[str, str]
 ) -> list[Problem]:
     try:
         read(options)
     except (OptionError, FormatError) as error:
         named = re.search(r"option '([^']+)'", str(error))
-        option = named[1] if named else "subscribe"
-        own = next((key for key in part.options if key.lower() == option.lower()), None)
-        if own is not None:
-            where = part.place("options").child(own)
-        else:
-            key, _, inner = OPTION_KEYS.get(option, "topic").partition(".")
-            value = part.value
-            where = value.place(inner) if inner and isinstance(value, ValueFormat) else part.place(key)
         message, _, fix = str(error).partition(": ")
-        return [Problem(where, message, fix)]
+        return [Problem(_place_of(pipeline, part, named[1] if named else "subscribe"), message, fix)]
     return []
+
+
+def _place_of(pipeline: Pipeline, part: Source | Sink, option: str) -> Where:
+    """Where in the spec an option was given, or should have been."""
+    own = next((key for key in part.options if key.lower() == option.lower()), None)
+    if own is not None:
+        return part.place("options").child(own)
+    if option.startswith(KAFKA) and option not in OPTION_KEYS and pipeline.kafka:
+        name = option.removeprefix(KAFKA)
+        place = pipeline.place("kafka")
+        return place.child(name) if name in pipeline.kafka else place
+    key, _, inner = OPTION_KEYS.get(option, "topic").partition(".")
+    value = part.value
+    return value.place(inner) if inner and isinstance(value, ValueFormat) else part.place(key)
 
 
 async def prepare_topics(pipeline: Pipeline, *, create: bool) -> list[Problem]:
     """Missing topics as problems; with `create`, sinks that ask for it get theirs made."""
     problems: list[Problem] = []
-    for bootstrap, parts in _by_broker(pipeline).items():
+    for (bootstrap, security), parts in _by_broker(pipeline).items():
         try:
             async with asyncio.timeout(CONNECT_LIMIT_S):
-                async with Admin(bootstrap) as admin:
+                async with Admin(bootstrap, security=security) as admin:
                     problems += await _check_topics(admin, parts, create)
+        except SecurityFailed as error:
+            message, _, fix = str(error).partition(": ")
+            problems.append(Problem(_place_of(pipeline, parts[0], "kafka.security.protocol"), message, fix))
         except (ClientError, TimeoutError) as error:
             part = parts[0]
             where = part.place("bootstrap") if "bootstrap" in part.at else pipeline.place("bootstrap")
@@ -91,14 +101,19 @@ async def prepare_topics(pipeline: Pipeline, *, create: bool) -> list[Problem]:
     return problems
 
 
-def _by_broker(pipeline: Pipeline) -> dict[str, list[Source | Sink]]:
-    found: dict[str, list[Source | Sink]] = {}
+def _by_broker(pipeline: Pipeline) -> dict[tuple[str, Security], list[Source | Sink]]:
+    """Topics by where they are and how to connect there."""
+    found: dict[tuple[str, Security], list[Source | Sink]] = {}
+
+    def add(part: Source | Sink, options: Mapping[str, str]) -> None:
+        found.setdefault((options["kafka.bootstrap.servers"], kafka_security(options)), []).append(part)
+
     for source in pipeline.sources.values():
         if source.is_topic:
-            found.setdefault(source.bootstrap or pipeline.bootstrap, []).append(source)
+            add(source, source_options(pipeline, source))
     for sink in pipeline.sinks.values():
         if sink.topic is not None:
-            found.setdefault(sink.bootstrap or pipeline.bootstrap, []).append(sink)
+            add(sink, sink_options(pipeline, sink))
     return found
 
 
@@ -158,8 +173,8 @@ def _missing(where: Where, topic: str, known: list[str]) -> Problem:
 async def topic_ends(pipeline: Pipeline) -> dict[str, dict[str, int]]:
     """The end of each partition of each topic that is read by name."""
     found: dict[str, dict[str, int]] = {}
-    for bootstrap, parts in _by_broker(pipeline).items():
-        async with Admin(bootstrap) as admin:
+    for (bootstrap, security), parts in _by_broker(pipeline).items():
+        async with Admin(bootstrap, security=security) as admin:
             for topic in {name for part in parts if isinstance(part, Source) for name in part.topic}:
                 described = await admin.describe_topic(topic)
                 ends = await admin.list_offsets(topic, dict.fromkeys(described.partitions, LATEST))

@@ -95,7 +95,7 @@ class Source(Node):
     schema: str | None = None
     schema_file: Path | None = None
     static: bool = False
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def is_topic(self) -> bool:
@@ -137,11 +137,11 @@ class Sink(Part):
     jdbc_table: str | None = None
     driver: str | None = None
     user: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     console: int | None = None
     mode: str = "append"
     trigger_ms: int | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def input(self) -> str:
@@ -179,6 +179,7 @@ class Pipeline(Part):
     storage: str
     description: str = ""
     bootstrap: str = "127.0.0.1:9092"
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     mode: str = CONTINUOUS
     trigger_ms: int = 1_000
     spark: SparkSettings

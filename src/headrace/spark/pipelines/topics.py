@@ -16,7 +16,7 @@ GROUP = "kafka.group.id"
 
 def source_options(pipeline: Pipeline, source: Source, sink: Sink | None = None) -> dict[str, str]:
     """What a read for `sink` sets. Each sink is a query with a place of its own in the topic, so it has its own group."""
-    options = {"kafka.bootstrap.servers": source.bootstrap or pipeline.bootstrap, "startingOffsets": source.start}
+    options = _cluster(pipeline, source) | {"startingOffsets": source.start}
     if sink is not None:
         options[GROUP] = f"{pipeline.name}-{sink.name}"
     if source.topic:
@@ -79,11 +79,15 @@ def read_topic(reader: Any, source: Source, options: dict[str, str]) -> "DataFra
 def sink_options(pipeline: Pipeline, sink: Sink) -> dict[str, str]:
     assert sink.topic is not None
     typed = value_options(sink.value) if isinstance(sink.value, ValueFormat) else {}
-    return (
-        {"kafka.bootstrap.servers": sink.bootstrap or pipeline.bootstrap, "topic": sink.topic}
-        | typed
-        | dict(sink.options)
-    )
+    return _cluster(pipeline, sink) | {"topic": sink.topic} | typed | dict(sink.options)
+
+
+def _cluster(pipeline: Pipeline, part: Source | Sink) -> dict[str, str]:
+    """Which brokers, and how to speak to them. Those of another cluster must not be shown this one's logins."""
+    if part.bootstrap is not None:
+        return {"kafka.bootstrap.servers": part.bootstrap}
+    shared = {f"kafka.{name}": value for name, value in pipeline.kafka.items()}
+    return {"kafka.bootstrap.servers": pipeline.bootstrap} | shared
 
 
 def records_of(sink: Sink, frame: "DataFrame") -> "DataFrame":

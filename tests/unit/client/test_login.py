@@ -1,0 +1,218 @@
+"""Logins on a connection: what is asked in which order, brokers that cheat or hang up, and logins that run out."""
+
+import asyncio
+import base64
+
+import pytest
+
+from headrace.client.cluster import Cluster
+from headrace.client.connection import Connection
+from headrace.client.errors import BrokerUnreachable, ConnectionLost, SecurityFailed
+from headrace.client.security import read_security
+from headrace.errors import Err
+from headrace.protocol import messages as m
+from headrace.protocol.api import API, ApiKey
+from tests.unit.client.fake import HANG_UP, SILENT, FakeBroker
+from tests.unit.client.test_sasl import Server
+
+METADATA = m.MetadataRequest(topics=[])
+SECRET = "hush-hush"
+
+
+def security(mechanism="PLAIN", **settings):
+    module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+    login = f'org.apache.kafka.common.security.{module} required username="alice" password="{SECRET}";'
+    given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.jaas.config": login}
+    return read_security(given | settings)
+
+
+class LoginBroker(FakeBroker):
+    """Takes logins; `answers` are what it says to SaslAuthenticate, in turn, and the last one again and again."""
+
+    def __init__(self, answers=(b"",), lifetime_ms=0, **options) -> None:
+        super().__init__(**options)
+        self.answers = list(answers)
+        self.lifetime_ms = lifetime_ms
+        self.handlers[ApiKey.SASL_HANDSHAKE] = lambda request, version: m.SaslHandshakeResponse(mechanisms=["PLAIN"])
+        self.handlers[ApiKey.SASL_AUTHENTICATE] = self.authenticate
+
+    def authenticate(self, request, version):
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if callable(answer):
+            answer = answer(request.auth_bytes)
+        if not isinstance(answer, bytes):
+            return answer
+        return m.SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=self.lifetime_ms)
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
+
+
+async def connect(broker, how=None):
+    return await Connection.open(broker.host, broker.port, security=how or security())
+
+
+def test_versions_come_first_then_the_handshake_then_the_login():
+    async def play():
+        async with LoginBroker() as broker:
+            connection = await connect(broker)
+            await connection.request(ApiKey.METADATA, METADATA)
+            assert [(key, version) for key, version, _ in broker.seen] == [
+                (ApiKey.API_VERSIONS, API[ApiKey.API_VERSIONS].latest_stable),
+                (ApiKey.SASL_HANDSHAKE, 1),
+                (ApiKey.SASL_AUTHENTICATE, 2),
+                (ApiKey.METADATA, API[ApiKey.METADATA].latest_stable),
+            ]
+            assert broker.seen[1][2].mechanism == "PLAIN"
+            assert broker.seen[2][2].auth_bytes == b"\0alice\0" + SECRET.encode()
+            connection.close()
+
+    run(play())
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_scram_over_a_connection_of_an_older_broker(mechanism):
+    server = Server(mechanism.removeprefix("SCRAM-").replace("-", "").lower(), SECRET)
+
+    async def play():
+        versions = {key: (api.min_version, api.latest_stable) for key, api in API.items()} | {ApiKey.SASL_AUTHENTICATE: (0, 0)}
+        async with LoginBroker([server.first, server.last], versions=versions) as broker:
+            connection = await connect(broker, security(mechanism))
+            assert (connection.logins, broker.count(ApiKey.SASL_AUTHENTICATE)) == (1, 2)
+            connection.close()
+
+    run(play())
+
+
+def refused(code, words=None):
+    return m.SaslAuthenticateResponse(error_code=code, error_message=words)
+
+
+@pytest.mark.parametrize(
+    ("answers", "mechanism", "words"),
+    [
+        ([refused(Err.SASL_AUTHENTICATION_FAILED, "no\x1b such user")], "PLAIN", r"refused the login of 'alice' by PLAIN \(no\? such user\)"),
+        ([refused(Err.SASL_AUTHENTICATION_FAILED)], "PLAIN", "error 58.*check username and password in sasl.jaas.config"),
+        ([b"r=other,s=c2FsdA==,i=4096"], "SCRAM-SHA-256", "does not extend this client's"),
+        ([Server("sha256", SECRET, iterations=1).first], "SCRAM-SHA-256", "1 iterations"),
+        ([Server("sha256", SECRET).first, b"v=" + base64.b64encode(bytes(32))], "SCRAM-SHA-256", "has not proved"),
+        ([Server("sha256", SECRET).first, b""], "SCRAM-SHA-256", "cannot be read"),
+        ([b""], "SCRAM-SHA-256", "cannot be read"),
+    ],
+)
+def test_logins_that_fail_are_told_without_secrets(answers, mechanism, words):
+    async def play():
+        async with LoginBroker(answers) as broker:
+            with pytest.raises(SecurityFailed, match=words) as error:
+                await connect(broker, security(mechanism))
+            assert SECRET not in str(error.value)
+            assert broker.count(ApiKey.METADATA) == 0
+
+    run(play())
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (m.SaslHandshakeResponse(error_code=Err.UNSUPPORTED_SASL_MECHANISM, mechanisms=["SCRAM-SHA-512", "GSSAPI"]),
+         "does not take logins by PLAIN, but SCRAM-SHA-512, GSSAPI: set sasl.mechanism"),
+        (m.SaslHandshakeResponse(error_code=Err.ILLEGAL_SASL_STATE), "takes no logins: set security.protocol to PLAINTEXT"),
+        (m.SaslHandshakeResponse(error_code=Err.UNKNOWN_SERVER_ERROR), "refused to begin a login"),
+    ],
+)  # fmt: skip
+def test_a_handshake_that_is_refused(answer, words):
+    async def play():
+        async with LoginBroker() as broker:
+            broker.handlers[ApiKey.SASL_HANDSHAKE] = lambda request, version: answer
+            with pytest.raises(SecurityFailed, match=words):
+                await connect(broker)
+            # The password must not go to a broker that has not agreed to the mechanism.
+            assert broker.count(ApiKey.SASL_AUTHENTICATE) == 0
+
+    run(play())
+
+
+def test_a_broker_without_logins_is_told():
+    async def play():
+        async with FakeBroker(versions={ApiKey.API_VERSIONS: (0, 4), ApiKey.METADATA: (0, 12)}) as broker:
+            with pytest.raises(SecurityFailed, match="takes no logins"):
+                await connect(broker)
+
+    run(play())
+
+
+def test_a_broker_that_hangs_up_or_falls_silent_may_be_tried_again():
+    async def play():
+        async with LoginBroker([HANG_UP]) as broker:
+            with pytest.raises(BrokerUnreachable, match="closed the connection during the login"):
+                await connect(broker)
+        async with LoginBroker([SILENT]) as broker:
+            with pytest.raises(BrokerUnreachable, match="did not come to an end with the login"):
+                await Connection.open(broker.host, broker.port, security=security(), timeout_s=0.2)
+
+    run(play())
+
+
+def test_a_broker_that_wants_a_login_hangs_up_on_those_without():
+    async def play():
+        async with FakeBroker() as broker:
+            broker.handlers[ApiKey.METADATA] = lambda request, version: HANG_UP
+            connection = await Connection.open(broker.host, broker.port)
+            with pytest.raises(ConnectionLost, match=r"it may want a login: set security.protocol to SASL_PLAINTEXT"):
+                await connection.request(ApiKey.METADATA, METADATA)
+
+    run(play())
+
+
+def test_a_wrong_password_is_tried_at_one_broker_only():
+    async def play():
+        async with LoginBroker([refused(Err.SASL_AUTHENTICATION_FAILED)]) as one, LoginBroker() as other:
+            cluster = Cluster([one.address, other.address], security=security())
+            with pytest.raises(SecurityFailed, match="refused the login"):
+                await cluster.refresh(())
+            assert other.connections == 0
+
+    run(play())
+
+
+def test_a_login_is_renewed_before_it_runs_out_and_nothing_comes_in_between():
+    async def play():
+        async with LoginBroker(lifetime_ms=50) as broker:
+            connection = await connect(broker)
+            done = False
+
+            async def ask_all_the_time() -> None:
+                while not done:
+                    await connection.request(ApiKey.METADATA, METADATA)
+
+            asking = [asyncio.create_task(ask_all_the_time()) for _ in range(3)]
+            await broker.received(ApiKey.SASL_AUTHENTICATE, 4)
+            done = True
+            await asyncio.gather(*asking)
+            kinds = [key for key, _, _ in broker.seen]
+            behind = [after for key, after in zip(kinds, kinds[1:]) if key is ApiKey.SASL_HANDSHAKE]
+            assert set(behind) == {ApiKey.SASL_AUTHENTICATE}
+            assert kinds.count(ApiKey.METADATA) > 0 and broker.connections == 1
+            assert connection.is_open and connection.logins >= 3
+            connection.close()
+            # A renewal may have been on its way.
+            await asyncio.sleep(0.1)
+            seen = len(broker.seen)
+            await asyncio.sleep(0.2)
+            assert len(broker.seen) == seen
+
+    run(play())
+
+
+def test_a_renewal_that_is_refused_ends_the_connection():
+    async def play():
+        async with LoginBroker([b"", refused(Err.SASL_AUTHENTICATION_FAILED, "changed")], lifetime_ms=50) as broker:
+            connection = await connect(broker)
+            broker.handlers[ApiKey.METADATA] = lambda request, version: SILENT
+            # In flight for as long as it takes, as a fetch that waits for records.
+            with pytest.raises(SecurityFailed, match="changed"):
+                await connection.request(ApiKey.METADATA, METADATA)
+            assert not connection.is_open
+
+    run(play())
