@@ -55,10 +55,12 @@ class Syncer:
     def _start(self) -> None:
         self._scheduled = False
         ready = [partition for partition in self._dirty if partition not in self._in_flight]
-        jobs = min(PARALLEL_SYNCS - self._running, len(ready))
-        for job in range(jobs):
+        # A thread takes its share, also when it is the only one that is free: one after another, every sync would wait
+        # for a journal commit of its own, while threads that finish in a moment find nothing left to do.
+        share = -(-len(ready) // PARALLEL_SYNCS)
+        for job in range(min(PARALLEL_SYNCS - self._running, len(ready))):
             work: list[tuple[Syncable, SyncPlan]] = []
-            for partition in ready[job::jobs]:
+            for partition in ready[job * share : (job + 1) * share]:
                 self._dirty.pop(partition, None)
                 plan = self._plan(partition.log)
                 if plan is not None:

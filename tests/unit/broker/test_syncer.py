@@ -161,6 +161,26 @@ def test_what_is_written_while_every_thread_is_busy_gets_its_turn() -> None:
     assert late.promised == 1
 
 
+def test_the_only_free_thread_takes_no_more_than_its_share() -> None:
+    world = World()
+    busy = [world.part(number) for number in range(subject.PARALLEL_SYNCS)]
+    late = [world.part(100 + number) for number in range(2 * subject.PARALLEL_SYNCS)]
+    for part in busy:
+        part.write()
+    world.loop.turn()
+    for part in late:
+        part.write()
+    work, done = world.jobs.pop(0)
+    work()
+    done()
+    work, done = world.jobs.pop()  # what the free thread was given
+    work()
+    done()
+    assert sum(part.promised for part in late) == 2
+    world.run_all()
+    assert all(part.promised == 1 for part in [*busy, *late])
+
+
 def test_a_failed_sync_is_never_a_success_and_never_tried_again() -> None:
     world = World()
     good, bad = world.part(0), world.part(1)
