@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from itertools import pairwise
 
 import pytest
 
@@ -191,7 +192,7 @@ def test_a_login_is_renewed_before_it_runs_out_and_nothing_comes_in_between():
             done = True
             await asyncio.gather(*asking)
             kinds = [key for key, _, _ in broker.seen]
-            behind = [after for key, after in zip(kinds, kinds[1:]) if key is ApiKey.SASL_HANDSHAKE]
+            behind = [after for key, after in pairwise(kinds) if key is ApiKey.SASL_HANDSHAKE]
             assert set(behind) == {ApiKey.SASL_AUTHENTICATE}
             assert kinds.count(ApiKey.METADATA) > 0 and broker.connections == 1
             assert connection.is_open and connection.logins >= 3
