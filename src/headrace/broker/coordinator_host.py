@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.broker.coordinator_timers import TimerSet
 from headrace.broker.partition import Partition
@@ -18,7 +18,6 @@ from headrace.broker.waiters import Bucket
 from headrace.coordinator.outcome import Cancel, Context, Outcome, Promise, Record
 from headrace.coordinator.records import batch_bytes
 from headrace.coordinator.shard import GroupShard
-from headrace.coordinator.shard_requests import refusal
 from headrace.errors import Err, KafkaError
 from headrace.records.builder import BatchBuilder
 
@@ -27,12 +26,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.coordinator")
 
-Done = Callable[[Any], None]
-"""Takes the response of a request that had to wait."""
-Refuse = Callable[[Err], Any]
-"""The response that says why there is none."""
-Waiting = tuple[Refuse, Done]
-Decision = Callable[[Any, Context, int], Outcome]
+
+
+class Asker(Protocol):
+    """Who wants to know what is decided."""
+
+    def answer(self, response: Any) -> None:
+        """The response, if it had to wait."""
+        ...
+
+    def refusal(self, error: Err) -> Any:
+        """The response that says why there is none."""
+        ...
+
+
+class Requester(Asker, Context, Protocol):
+    """Who asked by a request of its own."""
+
+
+Decision = Callable[[GroupShard, Any, Context, int], Outcome]
 
 
 class State(Enum):
@@ -52,7 +64,7 @@ class Batch:
         self.builder = builder
         self.timestamp_ms = timestamp_ms
         self.end_offset = -1
-        self.answers: list[tuple[Refuse, Done, Any]] = []
+        self.answers: list[tuple[Asker, Any]] = []
         self.bucket: Bucket | None = None
 
     def committed(self) -> None:
@@ -61,8 +73,8 @@ class Batch:
     def expire(self) -> None:
         """offsets.commit.timeout.ms: the records may yet be committed, but nobody is kept waiting."""
         answers, self.answers = self.answers, []
-        for refuse, done, _ in answers:
-            done(refuse(Err.REQUEST_TIMED_OUT))
+        for asker, _ in answers:
+            asker.answer(asker.refusal(Err.REQUEST_TIMED_OUT))
 
 
 class ShardHost:
@@ -71,6 +83,7 @@ class ShardHost:
     def __init__(self, coordinator: "GroupCoordinator", partition: Partition) -> None:
         self.coordinator = coordinator
         self.partition = partition
+        self._wall_ms = coordinator.wall_ms
         self.state = State.LOADING
         self.reload_ms = 0
         """How long the last load that failed was waited for."""
@@ -89,8 +102,8 @@ class ShardHost:
         self.state = State.ACTIVE
         shard.advance(self.partition.high_watermark)
         # The cluster may have changed during a long load.
-        self._settle(shard.on_metadata(self.coordinator.image, self.coordinator.wall_ms()), _nobody, _nobody)
-        self._settle(shard.loaded(self.coordinator.wall_ms()), _nobody, _nobody)
+        self._settle(shard.on_metadata(self.coordinator.image, self.coordinator.wall_ms()), None)
+        self._settle(shard.loaded(self.coordinator.wall_ms()), None)
 
     def close(self, error: Err, state: State = State.CLOSED) -> None:
         """Stop serving; whoever waits is told why. Safe to call twice."""
@@ -104,8 +117,8 @@ class ShardHost:
         deliver = self.coordinator.deliver
         for batch in batches:
             self.coordinator.wheel.remove(batch)
-            for refuse, done, _ in batch.answers:
-                deliver(partial(done, refuse(error)))
+            for asker, _ in batch.answers:
+                deliver(partial(asker.answer, asker.refusal(error)))
         if was_active:
             self._refuse_promises(self.shard.unload(), error)
 
@@ -119,9 +132,9 @@ class ShardHost:
     def _refuse_promises(self, promises: list[Promise], error: Err) -> None:
         for promise in promises:
             if promise.waiter is not None:
-                refuse, done = promise.waiter
+                asker: Asker = promise.waiter
                 promise.waiter = None
-                self.coordinator.deliver(partial(done, refuse(error)))
+                self.coordinator.deliver(partial(asker.answer, asker.refusal(error)))
 
     def available(self) -> GroupShard:
         """The shard, or the reason why it cannot be asked now."""
@@ -131,80 +144,83 @@ class ShardHost:
 
     # ---- deciding
 
-    def run(self, decision: Decision, message: Any, context: Context, done: Done) -> Any:
-        """Decide on a request: its response, or None, and `done` is called with it later."""
+    def run(self, decision: Decision, message: Any, requester: Requester) -> Any:
+        """Decide on a request: its response, or None, and the requester is answered later."""
         try:
-            outcome = decision(message, context, self.coordinator.wall_ms())
+            outcome = decision(self.shard, message, requester, self._wall_ms())
         except Exception:
             self._broken(getattr(decision, "__name__", "a request"))
-            return refusal(message, Err.UNKNOWN_SERVER_ERROR, context.version)
-        version = context.version
-        return self._settle(outcome, lambda error: refusal(message, error, version), done)
+            return requester.refusal(Err.UNKNOWN_SERVER_ERROR)
+        return self._settle(outcome, requester)
 
-    def ask(self, decision: Callable[[int], Outcome], refuse: Refuse, done: Done) -> Any:
+    def ask(self, decision: Callable[[int], Outcome], asker: Asker) -> Any:
         """Like `run`, for a decision that is part of a request about several groups."""
         try:
-            outcome = decision(self.coordinator.wall_ms())
+            outcome = decision(self._wall_ms())
         except Exception:
             self._broken(getattr(decision, "__name__", "a request"))
-            return refuse(Err.UNKNOWN_SERVER_ERROR)
-        return self._settle(outcome, refuse, done)
+            return asker.refusal(Err.UNKNOWN_SERVER_ERROR)
+        return self._settle(outcome, asker)
 
     def decide(self, decision: Callable[[int], Outcome]) -> Any:
         """A decision of the coordinator's own: a timer, an expiry, a change of the cluster. Returns its response."""
         if self.state is not State.ACTIVE:
             return None
         try:
-            outcome = decision(self.coordinator.wall_ms())
+            outcome = decision(self._wall_ms())
         except Exception:
             self._broken(getattr(decision, "__name__", "a decision"))
             return None
-        self._settle(outcome, _nobody, _nobody)
+        self._settle(outcome, None)
         return outcome.response
 
-    def when_committed(self, response: Any, refuse: Refuse, done: Done) -> Any:
-        """`response` now if all that was written is committed, else None, and `done` is called then."""
+    def when_committed(self, response: Any, asker: Asker) -> Any:
+        """`response` now if all that was written is committed, else None, and the asker is answered then."""
         batch = self._last_batch()
         if batch is None:
             return response
-        batch.answers.append((refuse, done, response))
+        batch.answers.append((asker, response))
         return None
 
     def _timer_due(self, key: Hashable) -> None:
         self.decide(partial(self.shard.timeout, key))
 
-    def _settle(self, outcome: Outcome, refuse: Refuse, done: Done) -> Any:
+    def _settle(self, outcome: Outcome, asker: Asker | None) -> Any:
+        """Do what was decided. The response, or None: the asker, if anybody asked, is answered once it is committed."""
         response = outcome.response
-        if outcome.records:
-            if outcome.revocable and outcome.atomic and batch_bytes(outcome.records) > self._limit_bytes():
-                return refuse(Err.MESSAGE_TOO_LARGE)
-            self._write(outcome.records)
+        records = outcome.records
+        if records:
+            size_bytes = batch_bytes(records)
+            limit_bytes = self.partition.log.config.max_message_bytes
+            if size_bytes > limit_bytes and outcome.revocable and outcome.atomic:
+                return None if asker is None else asker.refusal(Err.MESSAGE_TOO_LARGE)
+            self._write(records, size_bytes, limit_bytes)
             if self.state is not State.ACTIVE:
                 self._refuse_promises(outcome.completed, Err.COORDINATOR_NOT_AVAILABLE)
-                return refuse(Err.COORDINATOR_NOT_AVAILABLE)
+                return None if asker is None else asker.refusal(Err.COORDINATOR_NOT_AVAILABLE)
         for timer in outcome.timers:
             if isinstance(timer, Cancel):
                 self.timers.cancel(timer.key)
             else:
                 self.timers.arm(timer.key, timer.delay_ms)
         if isinstance(response, Promise):
-            response.waiter = refuse, done
+            response.waiter = asker
             response = None
         batch = self._last_batch()
         for promise in outcome.completed:
             if promise.waiter is None:
                 continue
-            waiting: Waiting = promise.waiter
+            waiting: Asker = promise.waiter
             promise.waiter = None
             if batch is None:
                 # Not from within a decision: an answer lets its connection go on to the next one.
-                self.coordinator.deliver(partial(waiting[1], promise.response))
+                self.coordinator.deliver(partial(waiting.answer, promise.response))
             else:
-                batch.answers.append((*waiting, promise.response))
+                batch.answers.append((waiting, promise.response))
         if response is None or batch is None:
             return response
-        if done is not _nobody:
-            batch.answers.append((refuse, done, response))
+        if asker is not None:
+            batch.answers.append((asker, response))
         return None
 
     def _last_batch(self) -> Batch | None:
@@ -220,35 +236,31 @@ class ShardHost:
 
     # ---- writing
 
-    def _limit_bytes(self) -> int:
-        return self.partition.log.config.max_message_bytes
-
-    def _write(self, records: list[Record]) -> None:
+    def _write(self, records: list[Record], size_bytes: int, limit_bytes: int) -> None:
         """Apply records and put them in the batch of this turn, all of them in one if they fit.
 
         An append that is needed to make room may fail: the host is closed then.
         """
-        limit_bytes = self._limit_bytes()
         batch = self._pending
-        if batch is not None and batch.builder.size_bytes + batch_bytes(records) > limit_bytes:
-            self._flush()
-            batch = None
+        if batch is None or batch.builder.size_bytes + size_bytes > limit_bytes:
+            batch = self._new_batch()
+        apply = self.shard.apply
         for record in records:
-            if batch is None or batch.builder.size_bytes + batch_bytes((record,)) > limit_bytes:
+            if size_bytes > limit_bytes and batch.builder.size_bytes + batch_bytes((record,)) > limit_bytes:
                 batch = self._new_batch()
             if self.state is not State.ACTIVE:
                 return
-            self.shard.apply(self._written_end, -1, -1, record)
+            apply(self._written_end, -1, -1, record)
             batch.builder.append(batch.timestamp_ms, record.key, record.value)
             self._written_end += 1
 
     def _new_batch(self) -> Batch:
-        if self._pending is not None:
-            self._flush()
-        else:
+        if self._pending is None:
             self.coordinator.loop.call_soon(self._flush)
+        else:
+            self._flush()
         builder = BatchBuilder(compression=self.coordinator.compression)
-        self._pending = batch = Batch(self, builder, self.coordinator.wall_ms())
+        self._pending = batch = Batch(self, builder, self._wall_ms())
         return batch
 
     def _flush(self) -> None:
@@ -286,14 +298,13 @@ class ShardHost:
             self.close(Err.NOT_COORDINATOR)
             self.coordinator.refresh_soon()
             return
-        self.coordinator.wheel.remove(batch)
-        in_flight = self._in_flight
+        # Batches before it as well, which may be told later: an answer lets others decide, and that may close this host.
+        in_flight, answers = self._in_flight, []
         while in_flight and in_flight[0].end_offset <= batch.end_offset:
-            in_flight.popleft()
+            passed = in_flight.popleft()
+            self.coordinator.wheel.remove(passed)
+            answers += passed.answers
+            passed.answers = []
         self.shard.advance(partition.leader.high_watermark)
-        for _, done, response in batch.answers:
-            done(response)
-
-
-def _nobody(_: Any) -> None:
-    """Takes the response of a decision that nobody has asked for."""
+        for asker, response in answers:
+            asker.answer(response)

@@ -77,10 +77,7 @@ class GroupCoordinator:
 
     def host(self, group_id: str) -> ShardHost:
         """The active host of a group's shard; raises NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS."""
-        return self.host_at(self.partition_of(group_id))
-
-    def host_at(self, index: int) -> ShardHost:
-        host = self.hosts.get(index)
+        host = self.hosts.get(partition_for(group_id, self._partition_count or self._count(self.image)))
         if host is None:
             raise KafkaError(Err.NOT_COORDINATOR)
         if host.state is not State.ACTIVE:

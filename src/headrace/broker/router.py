@@ -42,7 +42,7 @@ class Router:
         self._latency = {key: broker.metrics.request_latency(key) for key in self.apis}
         # What every request asks first, in one look-up.
         self._entries = {
-            key: (api.min_version, api.latest_stable, api.flexible_from, self._hot.get(key), self._latency[key])
+            key: (api.min_version, api.latest_stable, api.flexible_from, self._hot.get(key), api, self._handlers.get(key))
             for key, api in self.apis.items()
         }
         self._clock = broker.runtime.perf_counter
@@ -57,7 +57,7 @@ class Router:
         entry = self._entries.get(request.api_key)
         if entry is None or not entry[0] <= version <= entry[1]:
             return self._unsupported(request)
-        _, _, flexible_from, hot, latency = entry
+        _, _, flexible_from, hot, api, handler = entry
         pos = request.pos
         if request.client_id_length > 0:
             pos += request.client_id_length
@@ -67,22 +67,18 @@ class Router:
             raise ProtocolError("client id longer than its frame")
         if hot is not None:
             return hot(request, pos)  # counted by the connection, many at a time
-        answer = self._decoded(request, pos)
-        if answer is not None:
-            latency.observe(self._clock() - request.started)
-        return answer
-
-    def _decoded(self, request: Request, pos: int) -> Answer | None:
-        api = self.apis[request.api_key]
+        assert handler is not None
         # Bytes behind the message are ignored, as Kafka does: librdkafka sends some (Metadata for all topics).
-        message, _ = api.request.decoder(request.version)(request.buf, pos, request.end)
-        result = self._handlers[api.key](self._broker, request, message)
+        message, _ = api.request.decoder(version)(request.buf, pos, request.end)
+        result = handler(self._broker, request, message)
         if result is None:
             return None
         if isawaitable(result):
             self._broker.spawn(self._later(api, request, result))
             return None
-        return encode_answer(api, request.version, request.correlation_id, result)
+        answer = encode_answer(api, version, request.correlation_id, result)
+        self.parked_done(request)
+        return answer
 
     async def _later(self, api: Api, request: Request, result: Awaitable[Any]) -> None:
         try:
@@ -121,7 +117,7 @@ class Router:
             self._latency[ApiKey.FETCH].observe_many(fetched, seconds)
 
     def parked_done(self, request: Request) -> None:
-        """Count a request that had to wait."""
+        """Count a request that had to wait, or that is not counted with others of its turn."""
         self._latency[request.api_key].observe(self._clock() - request.started)
 
     def _unsupported(self, request: Request) -> Answer:

@@ -20,6 +20,8 @@ NO_PRODUCER = -1
 MEMBER_EPOCHS_FROM = 9
 """Of OffsetCommit: from here a client knows the errors of the new protocol."""
 
+_CommitTopic = m.OffsetCommitResponse.OffsetCommitResponseTopic
+_CommitPartition = m.OffsetCommitResponse.OffsetCommitResponsePartition
 _FetchTopic = m.OffsetFetchResponse.OffsetFetchResponseTopics
 _FetchPartition = m.OffsetFetchResponse.OffsetFetchResponsePartitions
 
@@ -40,6 +42,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
 
 
 ByPartition = dict[int, Committed]
+_EMPTY: dict[Any, Any] = {}
 
 
 class Offsets:
@@ -50,9 +53,9 @@ class Offsets:
         self.by_group: dict[str, dict[str, ByPartition]] = {}
         self.count = 0
         self.committed_end = 0
-        # What was there before each change that is not committed yet, oldest first; as in shard_state.Timeline.
-        self._past: dict[Key, deque[Committed | None]] = {}
-        self._order: deque[tuple[int, Key]] = deque()
+        # As in shard_state.Timeline.
+        self._past: dict[Key, Committed | None] = {}
+        self._order: deque[tuple[int, Key, Committed | None]] = deque()
         self._pending: dict[int, dict[Key, Committed]] = {}
         self._open: dict[str, dict[tuple[str, int], set[int]]] = {}
         """Producers with an open transaction over a partition, by group."""
@@ -75,35 +78,24 @@ class Offsets:
             raise KafkaError(Err.ILLEGAL_GENERATION)
         retention_ms = request.retention_time_ms
         expire_ms = -1 if retention_ms == -1 else now_ms + retention_ms
+        group_id, records = request.group_id, out.records
         topics = []
         for topic in request.topics:
+            name, topic_id = topic.name, topic.topic_id
             partitions = []
             for p in topic.partitions:
-                error = Err.NONE
-                if self._too_long(p.committed_metadata):
-                    error = Err.OFFSET_METADATA_TOO_LARGE
-                else:
-                    if check is not None:
-                        check(topic.name, topic.topic_id, p.partition_index)
-                    value = m.OffsetCommitValue(
-                        p.committed_offset,
-                        p.committed_leader_epoch,
-                        p.committed_metadata or "",
-                        now_ms,
-                        expire_ms,
-                        topic.topic_id,
-                    )
-                    out.records.append(offset_commit(request.group_id, topic.name, p.partition_index, value))
-                partitions.append(
-                    m.OffsetCommitResponse.OffsetCommitResponsePartition(
-                        partition_index=p.partition_index, error_code=error
-                    )
+                index, metadata = p.partition_index, p.committed_metadata
+                if metadata and self._too_long(metadata):
+                    partitions.append(_CommitPartition(index, Err.OFFSET_METADATA_TOO_LARGE))
+                    continue
+                if check is not None:
+                    check(name, topic_id, index)
+                value = m.OffsetCommitValue(
+                    p.committed_offset, p.committed_leader_epoch, metadata or "", now_ms, expire_ms, topic_id
                 )
-            topics.append(
-                m.OffsetCommitResponse.OffsetCommitResponseTopic(
-                    name=topic.name, topic_id=topic.topic_id, partitions=partitions
-                )
-            )
+                records.append(offset_commit(group_id, name, index, value))
+                partitions.append(_CommitPartition(index))
+            topics.append(_CommitTopic(name, topic_id, partitions))
         return m.OffsetCommitResponse(topics=topics)
 
     def commit_transactional(
@@ -136,7 +128,7 @@ class Offsets:
             partitions = []
             for p in topic.partitions:
                 error = Err.NONE
-                if self._too_long(p.committed_metadata):
+                if p.committed_metadata and self._too_long(p.committed_metadata):
                     error = Err.OFFSET_METADATA_TOO_LARGE
                 else:
                     if check is not None:
@@ -155,9 +147,7 @@ class Offsets:
             )
         return m.TxnOffsetCommitResponse(topics=topics)
 
-    def _too_long(self, metadata: str | None) -> bool:
-        if not metadata:
-            return False
+    def _too_long(self, metadata: str) -> bool:
         # Java counts UTF-16 units.
         limit = self.state.config.offset_metadata_max_bytes
         return len(metadata) > limit or len(metadata.encode("utf-16-be", "surrogatepass")) > 2 * limit
@@ -223,9 +213,9 @@ class Offsets:
 
     def get(self, group_id: str, topic: str, partition: int, *, committed: bool) -> Committed | None:
         if committed and self._past:
-            past = self._past.get((group_id, topic, partition))
-            if past is not None:
-                return past[0]
+            key = group_id, topic, partition
+            if key in self._past:
+                return self._past[key]
         partitions = self.by_group.get(group_id, {}).get(topic)
         return None if partitions is None else partitions.get(partition)
 
@@ -235,9 +225,9 @@ class Offsets:
             for partition, value in partitions.items():
                 if not past or (group_id, topic, partition) not in past:
                     yield topic, partition, value
-        for (group, topic, partition), values in past.items():
-            if group == group_id and values[0] is not None:
-                yield topic, partition, values[0]
+        for (group, topic, partition), before in past.items():
+            if group == group_id and before is not None:
+                yield topic, partition, before
 
     # Deleting and expiring.
 
@@ -357,13 +347,14 @@ class Offsets:
 
     def advance(self, committed_end: int) -> None:
         self.committed_end = max(self.committed_end, committed_end)
-        order, past = self._order, self._past
+        order, past, by_group = self._order, self._past, self.by_group
         while order and order[0][0] < committed_end:
-            key = order.popleft()[1]
-            values = past[key]
-            values.popleft()
-            if not values:
-                del past[key]
+            _, key, value = order.popleft()
+            group_id, topic, partition = key
+            if by_group.get(group_id, _EMPTY).get(topic, _EMPTY).get(partition) is value:
+                past.pop(key, None)
+            else:
+                past[key] = value
 
     def _put(self, group_id: str, topic: str, partition: int, value: Committed, offset: int) -> None:
         topics = self.by_group.get(group_id)
@@ -376,7 +367,9 @@ class Offsets:
         if existing is None:
             self.count += 1
         if offset >= self.committed_end:
-            self._remember((group_id, topic, partition), existing, offset)
+            key = group_id, topic, partition
+            self._past.setdefault(key, existing)
+            self._order.append((offset, key, value))
         partitions[partition] = value
 
     def _remove(self, group_id: str, topic: str, partition: int, offset: int) -> None:
@@ -387,15 +380,13 @@ class Offsets:
             return
         self.count -= 1
         if offset >= self.committed_end:
-            self._remember((group_id, topic, partition), existing, offset)
+            key = group_id, topic, partition
+            self._past.setdefault(key, existing)
+            self._order.append((offset, key, None))
         if not partitions:
             del topics[topic]
             if not topics:
                 del self.by_group[group_id]
-
-    def _remember(self, key: Key, value: Committed | None, offset: int) -> None:
-        self._past.setdefault(key, deque()).append(value)
-        self._order.append((offset, key))
 
     def _forget_pending(self, group_id: str, topic: str, partition: int) -> None:
         for producer_id in list(self._open.get(group_id, {}).get((topic, partition), ())):

@@ -19,11 +19,13 @@ How a runtime runs one handler, all in one turn of the loop:
 7. Whenever the high watermark moves: `shard.advance(high_watermark)`.
 """
 
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from collections.abc import Hashable
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, frozen=True):
     """One record of `__consumer_offsets`. `value` None is a tombstone.
 
     `kind`, `key_message` and `value_message` are the same thing decoded (GROUP_RECORDS[kind]), so that a live
@@ -69,14 +71,23 @@ class Cancel(NamedTuple):
     key: Hashable
 
 
-class Context(NamedTuple):
-    """Where a request comes from. `client_host` as Java prints an InetAddress: "/127.0.0.1"."""
+class Context(Protocol):
+    """Where a request comes from. Good only while it is decided on."""
 
-    client_id: str
-    client_host: str
-    version: int
-    new_id: Callable[[], str]
-    """A fresh random UUID in Kafka's text form (for classic members Java's, with dashes: str(uuid.uuid4()))."""
+    @property
+    def client_id(self) -> str: ...
+
+    @property
+    def client_host(self) -> str:
+        """As Java prints an InetAddress: "/127.0.0.1"."""
+        ...
+
+    @property
+    def version(self) -> int: ...
+
+    def new_id(self) -> str:
+        """A fresh random UUID as Java prints it."""
+        ...
 
 
 class Outcome:

@@ -6,6 +6,7 @@ has a fast path for both directions; all others go through the protocol's codecs
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from sys import intern
 from typing import Any
 
@@ -23,6 +24,7 @@ _VERSION_OFFSET_EPOCH = struct.Struct(">hqi")
 _PLAIN = struct.Struct(">hqibq")
 _PLAIN_BYTES = _PLAIN.size + 1
 """A value of version 4 without metadata (one byte of length) and without tags (one byte of count)."""
+_PLAIN_WITH_ID = struct.Struct(">hqibq3s16s")
 _NO_TAGS = b"\0"
 _TOPIC_ID_TAG = b"\1\0\x10"
 
@@ -53,23 +55,33 @@ def record(key_message: Any, value_message: Any | None, value_version: int = 0) 
     return Record(key, value, kind, key_message, value_message)
 
 
-def offset_commit(group: str, topic: str, partition: int, value: m.OffsetCommitValue | None) -> Record:
-    """An offset commit, or the tombstone of one."""
-    key_message = m.OffsetCommitKey(group=group, topic=topic, partition=partition)
+@lru_cache(maxsize=4096)
+def _key_prefix(group: str, topic: str) -> bytes:
+    """All but the partition: a group commits the same few topics over and over."""
     group_bytes, topic_bytes = group.encode(), topic.encode()
-    key = b"".join(
+    return b"".join(
         (
             _KIND_LENGTH.pack(OFFSET_COMMIT, len(group_bytes)),
             group_bytes,
             _INT16.pack(len(topic_bytes)),
             topic_bytes,
-            _INT32.pack(partition),
         )
     )
+
+
+def offset_commit(group: str, topic: str, partition: int, value: m.OffsetCommitValue | None) -> Record:
+    """An offset commit, or the tombstone of one."""
+    key_message = m.OffsetCommitKey(group, topic, partition)
+    key = _key_prefix(group, topic) + _INT32.pack(partition)
     if value is None:
         return Record(key, None, OFFSET_COMMIT, key_message, None)
     if value.expire_timestamp != -1:
         return record(key_message, value, OFFSET_COMMIT_VERSION_WITH_EXPIRY)
+    if not value.metadata and value.topic_id != NO_TOPIC_ID:
+        encoded = _PLAIN_WITH_ID.pack(
+            OFFSET_COMMIT_VERSION, value.offset, value.leader_epoch, 1, value.commit_timestamp, _TOPIC_ID_TAG, value.topic_id
+        )
+        return Record(key, encoded, OFFSET_COMMIT, key_message, value)
     metadata = value.metadata.encode()
     encoded = b"".join(
         (

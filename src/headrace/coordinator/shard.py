@@ -90,13 +90,16 @@ class GroupShard:
     def apply(self, offset: int, producer_id: int, producer_epoch: int, record: Record) -> None:
         """One record of an outcome, at the offset it will have in the log."""
         self.state.written_end = offset + 1
-        self._replay(offset, producer_id, record, live=True)
+        if record.kind == OFFSET_COMMIT:
+            key = record.key_message
+            self.offsets.replay(offset, producer_id, key.group, key.topic, key.partition, record.value_message)
+        else:
+            self._replay(offset, producer_id, record, live=True)
 
     def _replay(self, offset: int, producer_id: int, record: Record, *, live: bool) -> None:
+        """Any but an offset commit, which is told apart before."""
         kind, key, value = record.kind, record.key_message, record.value_message
-        if kind == OFFSET_COMMIT:
-            self.offsets.replay(offset, producer_id, key.group, key.topic, key.partition, value)
-        elif kind == GROUP_METADATA:
+        if kind == GROUP_METADATA:
             self.classic.replay(offset, key.group, value, live=live)
         elif kind in CONSUMER_KINDS:
             self.consumer.replay(offset, kind, key, value)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.coordinator.classic_messages import join_error
-from headrace.coordinator.outcome import Context
 from headrace.coordinator.shard_state import ShardConfig
 from headrace.errors import Err
 from headrace.protocol import messages as m
@@ -27,31 +26,42 @@ LOG_ERRORS: dict[Err, Err] = {
 }
 
 
-def precheck(request: Any, context: Context, config: ShardConfig) -> Any | None:
+def precheck(request: Any, version: int, config: ShardConfig) -> Any | None:
     """The answer to a request that no shard needs to see, None for all others.
 
     OffsetCommit, OffsetFetch, DescribeGroups and DeleteGroups allow the empty group id, for old simple consumers.
     """
-    version = context.version
-    if isinstance(request, m.JoinGroupRequest):
-        if not request.group_id:
-            return join_error(version, request.member_id, Err.INVALID_GROUP_ID)
-        if not config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms:
-            return join_error(version, request.member_id, Err.INVALID_SESSION_TIMEOUT)
-    elif isinstance(request, m.SyncGroupRequest):
-        protocol_missing = request.protocol_type is None or request.protocol_name is None
-        if version >= PROTOCOL_IN_SYNC_FROM and protocol_missing:
-            return refusal(request, Err.INCONSISTENT_GROUP_PROTOCOL, version)
-        if not request.group_id:
-            return refusal(request, Err.INVALID_GROUP_ID, version)
-    elif (
-        isinstance(
-            request, m.HeartbeatRequest | m.LeaveGroupRequest | m.OffsetDeleteRequest | m.TxnOffsetCommitRequest
-        )
-        and not request.group_id
-    ):
-        return refusal(request, Err.INVALID_GROUP_ID, version)
+    check = _PRECHECKS.get(type(request))
+    return None if check is None else check(request, version, config)
+
+
+def _check_join(request: m.JoinGroupRequest, version: int, config: ShardConfig) -> Any | None:
+    if not request.group_id:
+        return join_error(version, request.member_id, Err.INVALID_GROUP_ID)
+    if not config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms:
+        return join_error(version, request.member_id, Err.INVALID_SESSION_TIMEOUT)
     return None
+
+
+def _check_sync(request: m.SyncGroupRequest, version: int, config: ShardConfig) -> Any | None:
+    protocol_missing = request.protocol_type is None or request.protocol_name is None
+    if version >= PROTOCOL_IN_SYNC_FROM and protocol_missing:
+        return refusal(request, Err.INCONSISTENT_GROUP_PROTOCOL, version)
+    return _check_group_id(request, version, config)
+
+
+def _check_group_id(request: Any, version: int, config: ShardConfig) -> Any | None:
+    return None if request.group_id else refusal(request, Err.INVALID_GROUP_ID, version)
+
+
+_PRECHECKS: dict[type, Callable[[Any, int, ShardConfig], Any | None]] = {
+    m.JoinGroupRequest: _check_join,
+    m.SyncGroupRequest: _check_sync,
+    m.HeartbeatRequest: _check_group_id,
+    m.LeaveGroupRequest: _check_group_id,
+    m.OffsetDeleteRequest: _check_group_id,
+    m.TxnOffsetCommitRequest: _check_group_id,
+}
 
 
 def refusal(request: Any, error: Err, version: int, message: str | None = None) -> Any:

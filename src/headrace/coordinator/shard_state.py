@@ -81,17 +81,19 @@ class Timeline(Generic[K, V]):
     def __init__(self, committed_end: int = 0) -> None:
         self.live: dict[K, V] = {}
         self.committed_end = committed_end
-        self._past: dict[K, deque[V | None]] = {}
-        self._order: deque[tuple[int, K]] = deque()
+        self._past: dict[K, V | None] = {}
+        """What was there at the high watermark, for each key that may have changed since."""
+        self._order: deque[tuple[int, K, V | None]] = deque()
+        """Changes above the high watermark: which will be the value there once it has passed them."""
 
     def put(self, key: K, value: V, offset: int) -> None:
         if offset >= self.committed_end:
-            self._remember(key, offset)
+            self._remember(key, value, offset)
         self.live[key] = value
 
     def remove(self, key: K, offset: int) -> V | None:
         if offset >= self.committed_end and key in self.live:
-            self._remember(key, offset)
+            self._remember(key, None, offset)
         return self.live.pop(key, None)
 
     def get(self, key: K) -> V | None:
@@ -99,8 +101,7 @@ class Timeline(Generic[K, V]):
 
     def committed(self, key: K) -> V | None:
         """The value as of the high watermark."""
-        past = self._past.get(key)
-        return self.live.get(key) if past is None else past[0]
+        return self._past[key] if key in self._past else self.live.get(key)
 
     def committed_items(self) -> Iterator[tuple[K, V]]:
         if not self._past:
@@ -109,24 +110,24 @@ class Timeline(Generic[K, V]):
         for key, value in self.live.items():
             if key not in self._past:
                 yield key, value
-        for key, past in self._past.items():
-            if past[0] is not None:
-                yield key, past[0]
+        for key, before in self._past.items():
+            if before is not None:
+                yield key, before
 
     def advance(self, committed_end: int) -> None:
         """Everything below `committed_end` is committed."""
         self.committed_end = max(self.committed_end, committed_end)
         order, past = self._order, self._past
         while order and order[0][0] < committed_end:
-            key = order.popleft()[1]
-            values = past[key]
-            values.popleft()
-            if not values:
-                del past[key]
+            _, key, value = order.popleft()
+            if self.live.get(key) is value:
+                past.pop(key, None)  # there as here, until the next change in line
+            else:
+                past[key] = value
 
-    def _remember(self, key: K, offset: int) -> None:
-        self._past.setdefault(key, deque()).append(self.live.get(key))
-        self._order.append((offset, key))
+    def _remember(self, key: K, value: V | None, offset: int) -> None:
+        self._past.setdefault(key, self.live.get(key))
+        self._order.append((offset, key, value))
 
 
 class PartitionCheck(Protocol):

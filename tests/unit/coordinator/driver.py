@@ -6,7 +6,7 @@
 import shlex
 import struct
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -41,6 +41,15 @@ def subscription(*topics: str, version: int = 1) -> bytes:
     return struct.pack(">h", version) + DATA["ConsumerProtocolSubscription"].encode(message, version)
 
 
+class Caller(NamedTuple):
+    """A `Context`."""
+
+    client_id: str
+    client_host: str
+    version: int
+    new_id: Callable[[], str]
+
+
 class Driver:
     def __init__(self, config: ShardConfig | None = None, *, hold: bool = False) -> None:
         self.config = config or ShardConfig()
@@ -64,11 +73,11 @@ class Driver:
         return str(self.ids)
 
     def context(self, client_id: str, version: int) -> Context:
-        return Context(client_id, "/127.0.0.1", version, self.new_id)
+        return Caller(client_id, "/127.0.0.1", version, self.new_id)
 
     def ask(self, client: str, method: str, request: Any, version: int) -> Outcome:
         context = self.context(client, version)
-        refused = precheck(request, context, self.config)
+        refused = precheck(request, version, self.config)
         if refused is not None:
             self.answers.append((client, refused))
             return Outcome(refused)

@@ -1,10 +1,14 @@
 """Refusals, bounds, and costs that do not grow: what transcripts do not show."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.config import BrokerConfig
 from headrace.coordinator import classic
 from headrace.coordinator.outcome import Timer
+from headrace.coordinator.records import offset_commit
+from headrace.coordinator.shard import GroupShard
 from headrace.coordinator.shard_requests import (
     LOG_ERRORS,
     consumer_describe_refusals,
@@ -195,6 +199,43 @@ def test_a_timeline_shows_both_the_newest_and_the_committed() -> None:
     assert dict(timeline.committed_items()) == {"a": 4, "b": 3}
     timeline.remove("never", 9)
     assert dict(timeline.committed_items()) == {"a": 4, "b": 3}
+
+
+changes = st.lists(
+    st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 3)) | st.integers(1, 4),  # a change, or the watermark's step
+    max_size=30,
+)
+
+
+@given(changes)
+def test_what_is_committed_is_what_the_log_says_up_to_the_high_watermark(steps: list[tuple[str, int | None] | int]) -> None:
+    timeline: Timeline[str, int] = Timeline()
+    shard = GroupShard(ShardConfig())
+    log: list[tuple[str, int | None]] = []
+    high_watermark = 0
+    for step in steps:
+        if isinstance(step, int):
+            high_watermark = min(high_watermark + step, len(log))
+            timeline.advance(high_watermark)
+            shard.advance(high_watermark)
+        else:
+            key, value = step
+            if value is None:
+                timeline.remove(key, len(log))
+            else:
+                timeline.put(key, value, len(log))
+            commit = None if value is None else m.OffsetCommitValue(value)
+            shard.apply(len(log), -1, -1, offset_commit("g", key, 0, commit))
+            log.append(step)
+        for end, committed in ((len(log), False), (high_watermark, True)):
+            expected = {key: value for key, value in dict(log[:end]).items() if value is not None}
+            assert dict(timeline.committed_items() if committed else timeline.live) == expected
+            found = {topic: value.offset for topic, _, value in shard.offsets.items("g", committed=committed)}
+            assert found == expected
+            for key in "ab":
+                one = shard.offsets.get("g", key, 0, committed=committed)
+                assert (one and one.offset) == expected.get(key)
+                assert (timeline.committed(key) if committed else timeline.get(key)) == expected.get(key)
 
 
 def test_an_offset_belongs_to_the_topic_with_its_id() -> None:

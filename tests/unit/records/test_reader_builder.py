@@ -46,6 +46,16 @@ def placed(originals: list[Record], base_offset: int) -> list[Record]:
     ]
 
 
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 1998, 1999, 2000, 2001, 2040, 2048, 5000])
+def test_records_around_the_sizes_of_their_varints(size: int) -> None:
+    originals = [Record(0, 100 + size * place, b"k", bytes(size - 1 if size else 0), ()) for place in range(3)]
+    originals.append(Record(0, 50, b"", b"", ()))  # earlier than the first
+    batch = build_batch(originals, base_offset=7)
+    assert list(iter_records(batch)) == placed(originals, 7)
+    gaps = [Record(offset, 0, b"k", b"v", ()) for offset in (0, 1, 1999, 2000, 2001, 70_000)]
+    assert list(iter_records(build_batch(gaps, keep_offsets=True))) == gaps
+
+
 @settings(max_examples=60, deadline=None)
 @given(records, codecs, st.integers(0, 1 << 60), st.booleans())
 def test_round_trip(originals: list[Record], codec: int, base_offset: int, transactional: bool) -> None:

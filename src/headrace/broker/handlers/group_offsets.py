@@ -5,12 +5,13 @@ OffsetFetch v1-10. v2: all topics, one error for all. v7: require stable. v8: se
 v10: topic ids only. OffsetDelete v0.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Request
-from headrace.broker.handlers.group_requests import Gathering, later, one_group
+from headrace.broker.coordinator_host import Decision
+from headrace.broker.handlers.group_requests import Gathering, GroupRequest, Part, later, one_group
+from headrace.coordinator.shard import GroupShard
 from headrace.coordinator.shard_requests import fetch_refusal
 from headrace.errors import Err, KafkaError
 from headrace.metadata.image import Image
@@ -32,15 +33,27 @@ ZERO_ID = bytes(16)
 def offset_commit(
     broker: "Broker", request: Request, message: m.OffsetCommitRequest
 ) -> m.OffsetCommitResponse | None:
-    R = m.OffsetCommitResponse
     by_id = request.version >= BY_ID
+    image = broker.image
+    refused: list[Any] = []
+    for topic in message.topics:
+        partitions = _known_partitions(image, topic, by_id)
+        if partitions is None or not all(asked.partition_index in partitions for asked in topic.partitions):
+            refused = _refuse_unknown(image, message, by_id)
+            if not message.topics:
+                return m.OffsetCommitResponse(topics=refused)
+            break
+    answer: m.OffsetCommitResponse | None = _ask(broker, request, message, GroupShard.offset_commit, refused)
+    return answer
+
+
+def _refuse_unknown(image: Image, message: m.OffsetCommitRequest, by_id: bool) -> list[Any]:
+    """Takes out of the request what does not exist, and returns the answers to that."""
+    R = m.OffsetCommitResponse
     refused: list[Any] = []
     known: list[Any] = []
     for topic in message.topics:
-        partitions = _known_partitions(broker.image, topic, by_id)
-        if partitions is not None and all(asked.partition_index in partitions for asked in topic.partitions):
-            known.append(topic)
-            continue
+        partitions = _known_partitions(image, topic, by_id)
         error = Err.UNKNOWN_TOPIC_ID if partitions is None and by_id else Err.UNKNOWN_TOPIC_OR_PARTITION
         answers = []
         kept = []
@@ -48,20 +61,14 @@ def offset_commit(
             if partitions is not None and asked.partition_index in partitions:
                 kept.append(asked)
             else:
-                answers.append(
-                    R.OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=error)
-                )
-        refused.append(R.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
-        if kept:
+                answers.append(R.OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=error))
+        if answers or partitions is None:
+            refused.append(R.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
+        if kept or not (answers or partitions is None):
             topic.partitions = kept
             known.append(topic)
-    if refused:
-        if not known:
-            return R(topics=refused)
-        message.topics = known
-    merge = partial(_merged_commits, refused) if refused else None
-    answer: m.OffsetCommitResponse | None = _merging(broker, request, message, merge, "offset_commit")
-    return answer
+    message.topics = known
+    return refused
 
 
 def _known_partitions(image: Image, topic: Any, by_id: bool) -> Any:
@@ -77,12 +84,6 @@ def _known_partitions(image: Image, topic: Any, by_id: bool) -> Any:
             return None
         topic.topic_id = found.id
     return found.partitions
-
-
-def _merged_commits(refused: list[Any], response: m.OffsetCommitResponse) -> m.OffsetCommitResponse:
-    # An id that no topic has comes without a name.
-    response.topics = _merged({topic.name or topic.topic_id: topic for topic in refused}, response.topics)
-    return response
 
 
 # ---- OffsetDelete
@@ -112,34 +113,41 @@ def offset_delete(
             topic.partitions = kept
             known.append(topic)
     message.topics = known
-    merge = partial(_merged_deletions, refused)
-    answer: m.OffsetDeleteResponse | None = _merging(
-        broker, request, message, merge if refused else None, "offset_delete"
-    )
+    answer: m.OffsetDeleteResponse | None = _ask(broker, request, message, GroupShard.offset_delete, refused)
     return answer
-
-
-def _merged_deletions(refused: list[Any], response: m.OffsetDeleteResponse) -> m.OffsetDeleteResponse:
-    if response.error_code:
-        return response
-    response.topics = _merged({topic.name: topic for topic in refused}, response.topics)
-    return response
 
 
 # ---- what both share
 
 
-def _merging(
-    broker: "Broker", request: Request, message: Any, merge: Callable[[Any], Any] | None, decision: str
-) -> Any:
-    """Have the shard decide, and put what was refused before into its answer."""
-    answer = later(request)
+def _ask(broker: "Broker", request: Request, message: Any, decision: Decision, refused: list[Any]) -> Any:
+    """Have the shard decide on what was not `refused` before."""
+    if not refused:
+        return one_group(broker, request, message, decision)
+    requester = _PartlyRefused(broker, request, message, refused)
+    response = one_group(broker, request, message, decision, requester)
+    return None if response is None else requester.whole(response)
 
-    def finished(response: Any) -> None:
-        answer(response if merge is None else merge(response))
 
-    response = one_group(broker, request, message, lambda host: getattr(host.shard, decision), finished)
-    return response if response is None or merge is None else merge(response)
+class _PartlyRefused(GroupRequest):
+    """Puts the answers to what was refused before into the shard's."""
+
+    __slots__ = ("_refused",)
+
+    def __init__(self, broker: "Broker", request: Request, message: Any, refused: list[Any]) -> None:
+        super().__init__(broker, request, message)
+        self._refused = refused
+
+    def answer(self, response: Any) -> None:
+        super().answer(self.whole(response))
+
+    def whole(self, response: Any) -> Any:
+        # Only OffsetDelete has an error for all, and that stands alone.
+        if not getattr(response, "error_code", Err.NONE):
+            # An id that no topic has comes without a name.
+            topics = {topic.name or getattr(topic, "topic_id", b""): topic for topic in self._refused}
+            response.topics = _merged(topics, response.topics)
+        return response
 
 
 def _merged(topics: dict[str | bytes, Any], answered: list[Any]) -> list[Any]:
@@ -175,28 +183,26 @@ def offset_fetch(
 
     gathering: Gathering[Any] = Gathering(len(groups), finish, later(request))
     for at, group in enumerate(groups):
-        gathering.take(at, _fetch(broker, version, group, message.require_stable, partial(gathering.put, at)))
+        part = Part(gathering, at, partial(fetch_refusal, group, version=version))
+        gathering.take(at, _fetch(broker, version, group, message.require_stable, part))
     answer: m.OffsetFetchResponse | None = gathering.result()
     return answer
 
 
 def _fetch(
-    broker: "Broker", version: int, group: Any, require_stable: bool, done: Callable[[Any], None]
+    broker: "Broker", version: int, group: Any, require_stable: bool, part: Part[Any]
 ) -> Any:
-    def refuse(error: Err) -> Any:
-        return fetch_refusal(group, error, version)
-
     by_id = version >= BY_ID
     unknown = _resolve_ids(broker.image, group) if by_id and group.topics is not None else []
     try:
         host = broker.groups.host(group.group_id)
         found = host.shard.fetch_offsets(group, require_stable, version)
     except KafkaError as error:
-        return refuse(error.error)
+        return part.refusal(error.error)
     if by_id and not found.error_code:
         _fill_ids(broker.image, found)
         found.topics += unknown
-    return host.when_committed(found, refuse, done) if require_stable else found
+    return host.when_committed(found, part) if require_stable else found
 
 
 def _resolve_ids(image: Image, group: Any) -> list[Any]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.broker.connection import Request
 from headrace.broker.coordinator_host import Decision, ShardHost
-from headrace.coordinator.outcome import Context
 from headrace.coordinator.shard_requests import precheck, refusal
 from headrace.errors import Err, KafkaError
 
@@ -16,35 +15,72 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def context_of(broker: "Broker", request: Request) -> Context:
-    connection = request.connection
-    # A slash and no name before it: how Java prints an address that was never looked up.
-    return Context(request.client_id or "", "/" + connection.peer_host, request.version, broker.groups.new_id)
-
-
 def later(request: Request) -> Callable[[Any], None]:
     """Answers `request` when its time has come."""
     return partial(request.connection.listener.router.answer, request)
+
+
+class GroupRequest:
+    """A request about one group: the shard's `Context`, and who is answered in the end."""
+
+    __slots__ = ("_request", "message", "new_id", "version")
+
+    def __init__(self, broker: "Broker", request: Request, message: Any) -> None:
+        self._request = request
+        self.message = message
+        self.version = request.version
+        self.new_id = broker.groups.new_id
+
+    @property
+    def client_id(self) -> str:
+        return self._request.client_id or ""
+
+    @property
+    def client_host(self) -> str:
+        # A slash and no name before it: how Java prints an address that was never looked up.
+        return "/" + self._request.connection.peer_host
+
+    def answer(self, response: Any) -> None:
+        request = self._request
+        request.connection.listener.router.answer(request, response)
+
+    def refusal(self, error: Err) -> Any:
+        return refusal(self.message, error, self.version)
 
 
 def one_group(
     broker: "Broker",
     request: Request,
     message: Any,
-    decision: Callable[[ShardHost], Decision],
-    done: Callable[[Any], None] | None = None,
+    decision: Decision,
+    requester: GroupRequest | None = None,
 ) -> Any:
-    """A request about one group: refused, answered now, or None and answered (or `done` called) once committed."""
+    """A request about one group: refused, answered now, or None and answered once what was decided is committed."""
     groups = broker.groups
-    context = context_of(broker, request)
-    response = precheck(message, context, groups.shard_config)
+    response = precheck(message, request.version, groups.shard_config)
     if response is not None:
         return response
+    if requester is None:
+        requester = GroupRequest(broker, request, message)
     try:
         host = groups.host(message.group_id)
     except KafkaError as error:
-        return refusal(message, error.error, request.version)
-    return host.run(decision(host), message, context, done or later(request))
+        return requester.refusal(error.error)
+    return host.run(decision, message, requester)
+
+
+class Part(Generic[T]):
+    """Who asks a shard for its part of a `Gathering`."""
+
+    __slots__ = ("_at", "_gathering", "refusal")
+
+    def __init__(self, gathering: "Gathering[T]", at: int, refusal: Callable[[Err], T]) -> None:
+        self._gathering = gathering
+        self._at = at
+        self.refusal = refusal
+
+    def answer(self, response: T) -> None:
+        self._gathering.put(self._at, response)
 
 
 class Gathering(Generic[T]):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Request
 from headrace.broker.coordinator_host import State
-from headrace.broker.handlers.group_requests import Gathering, by_host, later, one_group
+from headrace.broker.handlers.group_requests import Gathering, Part, by_host, later, one_group
+from headrace.coordinator.shard import GroupShard
 from headrace.coordinator.shard_requests import consumer_describe_refusals, delete_refusals, describe_refusals
 from headrace.errors import Err
 from headrace.protocol import messages as m
@@ -24,22 +25,22 @@ GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 
 
 def join_group(broker: "Broker", request: Request, message: m.JoinGroupRequest) -> m.JoinGroupResponse | None:
-    answer: m.JoinGroupResponse | None = one_group(broker, request, message, lambda host: host.shard.join_group)
+    answer: m.JoinGroupResponse | None = one_group(broker, request, message, GroupShard.join_group)
     return answer
 
 
 def sync_group(broker: "Broker", request: Request, message: m.SyncGroupRequest) -> m.SyncGroupResponse | None:
-    answer: m.SyncGroupResponse | None = one_group(broker, request, message, lambda host: host.shard.sync_group)
+    answer: m.SyncGroupResponse | None = one_group(broker, request, message, GroupShard.sync_group)
     return answer
 
 
 def heartbeat(broker: "Broker", request: Request, message: m.HeartbeatRequest) -> m.HeartbeatResponse | None:
-    answer: m.HeartbeatResponse | None = one_group(broker, request, message, lambda host: host.shard.heartbeat)
+    answer: m.HeartbeatResponse | None = one_group(broker, request, message, GroupShard.heartbeat)
     return answer
 
 
 def leave_group(broker: "Broker", request: Request, message: m.LeaveGroupRequest) -> m.LeaveGroupResponse | None:
-    answer: m.LeaveGroupResponse | None = one_group(broker, request, message, lambda host: host.shard.leave_group)
+    answer: m.LeaveGroupResponse | None = one_group(broker, request, message, GroupShard.leave_group)
     return answer
 
 
@@ -47,7 +48,7 @@ def consumer_group_heartbeat(
     broker: "Broker", request: Request, message: m.ConsumerGroupHeartbeatRequest
 ) -> m.ConsumerGroupHeartbeatResponse | None:
     answer: m.ConsumerGroupHeartbeatResponse | None = one_group(
-        broker, request, message, lambda host: host.shard.consumer_group_heartbeat
+        broker, request, message, GroupShard.consumer_group_heartbeat
     )
     return answer
 
@@ -112,6 +113,6 @@ def delete_groups(
     gathering: Gathering[list[Any]] = Gathering(len(hosted), finish, later(request))
     for at, (host, group_ids) in enumerate(hosted.items()):
         decision = partial(host.shard.delete_groups, group_ids)
-        gathering.take(at, host.ask(decision, partial(delete_refusals, group_ids), partial(gathering.put, at)))
+        gathering.take(at, host.ask(decision, Part(gathering, at, partial(delete_refusals, group_ids))))
     answer: m.DeleteGroupsResponse | None = gathering.result()
     return answer
