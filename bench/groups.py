@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MEMBERS = 50
 GROUPS, GROUP_MEMBERS = 1000, 5
+SESSION_MS = 300_000
+"""Longer than a thousand groups take to form, which send no heartbeats meanwhile."""
 HEARTBEAT_S = 3.0
 """What clients do by default."""
 COMMITTERS = (1, 16, 64)
@@ -78,7 +80,7 @@ class Member:
         kind = m.JoinGroupRequest
         protocol = kind.JoinGroupRequestProtocol(name="range", metadata=bytes(40))
         request = kind(
-            group_id=self.group, session_timeout_ms=30_000, rebalance_timeout_ms=60_000, member_id=self.member_id,
+            group_id=self.group, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=60_000, member_id=self.member_id,
             protocol_type="consumer", protocols=[protocol],
         )  # fmt: skip
         send(self.sock, ApiKey.JOIN_GROUP, JOIN_VERSION, request)
