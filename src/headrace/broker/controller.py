@@ -158,8 +158,7 @@ class ActiveController:
         self._watch_expiry()
         self._start_chores()
         others = [broker_id for broker_id in unfenced if broker_id != self.quorum.node_id]
-        if others:
-            self._server.spawn(self._look_around(others))
+        self._look_around(others)
 
     def _end(self) -> None:
         self._active = False
@@ -318,7 +317,7 @@ class ActiveController:
         name = self._config.inter_broker_listener
         return next((e for e in broker.endpoints if e.name == name), next(iter(broker.endpoints), None))
 
-    async def _look_around(self, broker_ids: list[int]) -> None:
+    def _look_around(self, broker_ids: list[int]) -> None:
         """A new controller: who of those that should be there is dead?"""
         slots = asyncio.Semaphore(PROBES_AT_A_TIME)
 
@@ -328,7 +327,8 @@ class ActiveController:
                 if self._active and broker is not None and not broker.fenced:
                     await self._look_at(broker, "a new controller looked for it")
 
-        await asyncio.gather(*map(look, broker_ids))
+        for broker_id in broker_ids:
+            self._server.spawn(look(broker_id))
 
     # ---- by the clock
 

@@ -155,7 +155,9 @@ class Controller:
     def update_features(
         self, image: Image, request: m.UpdateFeaturesRequest, version: int, kraft_version: int = 1
     ) -> Outcome[m.UpdateFeaturesResponse]:
-        return features.update_features(image, request, version, self.config["min.insync.replicas"], kraft_version)
+        return features.update_features(
+            image, request, version, self.config["min.insync.replicas"], kraft_version, self.config.node_id
+        )
 
     def allocate_producer_ids(
         self, image: Image, request: m.AllocateProducerIdsRequest

@@ -4,7 +4,7 @@ v1 replaced the allow-downgrade flag by an upgrade type and added validate-only;
 """
 
 from headrace.errors import Err, KafkaError
-from headrace.metadata.image import BROKER_CONFIG, METADATA_VERSION, METADATA_VERSION_MIN, Image
+from headrace.metadata.image import BROKER_CONFIG, METADATA_VERSION, Image
 from headrace.metadata.outcome import Outcome
 from headrace.metadata.policy import MIN_ISR
 from headrace.metadata.records import Record
@@ -22,12 +22,18 @@ from headrace.protocol import messages as m
 UPGRADE = 1
 SAFE_DOWNGRADE = 2
 UNSAFE_DOWNGRADE = 3
+NOT_AT_ALL = (0, 0)
 
 
 def update_features(
-    image: Image, request: m.UpdateFeaturesRequest, version: int, min_insync_replicas: int, kraft_version: int = 1
+    image: Image,
+    request: m.UpdateFeaturesRequest,
+    version: int,
+    min_insync_replicas: int,
+    kraft_version: int = 1,
+    node_id: int = -1,
 ) -> Outcome[m.UpdateFeaturesResponse]:
-    """All updates or none: the first that is refused decides. The minimum is what this node's own file says.
+    """All updates or none: the first that is refused decides. The minimum is what the file of this node, `node_id`, says.
 
     `kraft_version` is kept by the quorum, which is asked to raise it before this; here it is only looked at.
     """
@@ -43,7 +49,7 @@ def update_features(
     records: list[Record] = []
     try:
         for name, new_level in updates.items():
-            _check_update(image, name, finalized.get(name, 0), new_level, kinds[name], proposed)
+            _check_update(image, name, finalized.get(name, 0), new_level, kinds[name], proposed, node_id)
             if name == ELR_VERSION and new_level and name not in image.features:
                 records += one_minimum(image, min_insync_replicas)
             if name == KRAFT_VERSION:
@@ -51,8 +57,7 @@ def update_features(
             else:
                 records.append((m.FeatureLevelRecord(name=name, feature_level=new_level), 0))
     except KafkaError as error:
-        response = m.UpdateFeaturesResponse(error_code=error.error, error_message=error.message)
-        return Outcome([], response)
+        return Outcome([], refusal(error))
     response = m.UpdateFeaturesResponse(error_message=None)
     if version < 2:
         response.results = [
@@ -60,6 +65,11 @@ def update_features(
             for name in updates
         ]
     return Outcome([] if request.validate_only else records, response)
+
+
+def refusal(error: KafkaError) -> m.UpdateFeaturesResponse:
+    message = f"The update failed for all features since the following feature had an error: {error.message}"
+    return m.UpdateFeaturesResponse(error_code=error.error, error_message=message)
 
 
 def one_minimum(image: Image, min_insync_replicas: int) -> list[Record]:
@@ -79,46 +89,49 @@ def asked_kraft_version(request: m.UpdateFeaturesRequest) -> int | None:
 
 
 def _check_update(
-    image: Image, name: str, current: int, new_level: int, kind: int, proposed: dict[str, int]
+    image: Image, name: str, current: int, new_level: int, kind: int, proposed: dict[str, int], node_id: int
 ) -> None:
+    """In Kafka's words: `kafka-features` prints them."""
+
     def refuse(reason: str) -> KafkaError:
-        return KafkaError(Err.INVALID_UPDATE_VERSION, f"{name} cannot be set to {new_level}: {reason}")
+        return KafkaError(Err.INVALID_UPDATE_VERSION, f"Invalid update version {new_level} for feature {name}. {reason}")
 
     if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        raise refuse(f"upgrade type {kind} is unknown")
+        raise refuse("The controller does not support the given upgrade type.")
     if new_level < 0:
-        raise refuse("a level is not negative")
-    reason = _unsupported(image, name, new_level)
+        raise refuse("A feature version cannot be less than 0.")
+    reason = _unsupported(image, name, new_level, node_id)
     if reason is not None:
         raise refuse(reason)
     if new_level < current and kind == UPGRADE:
-        raise refuse(f"it is at {current}, and a downgrade has to be asked for as such")
+        raise refuse(
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade."
+        )
     if new_level > current and kind != UPGRADE:
-        raise refuse(f"it is at {current}, so this is no downgrade")
+        raise refuse("Can't downgrade to a newer version.")
     if name == KRAFT_VERSION and new_level < current:
-        raise refuse(f"it is at {current}, and the voters would not go back to the configuration")
-    if name == METADATA_VERSION:
-        if new_level < METADATA_VERSION_MIN:
-            raise refuse(f"the lowest level is {METADATA_VERSION_MIN}")
-        lossy = any(LEVELS[step].metadata_changed for step in range(new_level + 1, current + 1))
-        if new_level < current and lossy:
-            raise refuse("metadata written since could not be expressed and would be lost")
+        # The voters would not go back to the configuration.
+        raise refuse("Can't downgrade the version of this feature.")
+    if name == METADATA_VERSION and any(LEVELS[step].metadata_changed for step in range(new_level + 1, current + 1)):
+        why = (
+            "Unsafe metadata downgrade is not supported in this version."
+            if kind == UNSAFE_DOWNGRADE
+            else "Refusing to perform the requested downgrade because it might delete metadata information."
+        )
+        message = f"Unsupported metadata.version downgrade from {current} to {new_level}. {why}"
+        raise KafkaError(Err.INVALID_UPDATE_VERSION, message)
     for other, least in DEPENDENCIES.get((name, new_level), {}).items():
         if proposed.get(other, 0) < least:
-            raise refuse(f"it needs {other} at {least} or above")
+            raise refuse(f"{name} could not be set to {new_level} because it depends on {other} level {least}")
 
 
-def _unsupported(image: Image, name: str, new_level: int) -> str | None:
+def _unsupported(image: Image, name: str, new_level: int, node_id: int) -> str | None:
     if new_level == 0 and name in KNOWN_FEATURES and name not in SERVED_FEATURES:
         return None  # switching off what an Apache Kafka controller had switched on
-    if name not in SERVED_FEATURES:
-        return "this controller does not change it"
-    low, high = SERVED_FEATURES[name]
-    if new_level and not low <= new_level <= high:
-        return f"this controller supports {low} to {high}"
-    for kind, nodes in (("broker", image.brokers), ("controller", image.controllers)):
-        for node in nodes.values():
-            low, high = node.features.get(name, (0, 0))
-            if new_level and not low <= new_level <= high:
-                return f"{kind} {node.id} supports {low} to {high}"
+    supported = [(f"Local controller {node_id}", SERVED_FEATURES.get(name, NOT_AT_ALL))]
+    for kind, nodes in (("Broker", image.brokers), ("Controller", image.controllers)):
+        supported += [(f"{kind} {node.id}", node.features.get(name, NOT_AT_ALL)) for node in nodes.values()]
+    for who, (low, high) in supported:
+        if not low <= new_level <= high:
+            return f"{who} only supports versions {low}-{high}" if high else f"{who} does not support this feature."
     return None

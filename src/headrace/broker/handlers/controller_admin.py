@@ -7,7 +7,7 @@ v0-3. UpdateFeatures v0-2. ListPartitionReassignments v0.
 from typing import TYPE_CHECKING
 
 from headrace.errors import KafkaError
-from headrace.metadata.features import asked_kraft_version
+from headrace.metadata.features import asked_kraft_version, refusal
 from headrace.metadata.image import Image
 from headrace.metadata.outcome import Outcome
 from headrace.metadata.reassignment import list_reassignments
@@ -58,7 +58,7 @@ async def update_features(
         try:
             await controller.quorum.raise_version(asked, message.validate_only)
         except KafkaError as error:
-            return m.UpdateFeaturesResponse(error_code=error.error, error_message=error.message)
+            return refusal(error)
     response: m.UpdateFeaturesResponse = await controller.decide(decide)
     return response
 
