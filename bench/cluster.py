@@ -29,7 +29,7 @@ BEFORE_S, AFTER_S = 3.0, 15.0
 """Of load before and after a leader is lost."""
 SIZES = (100, 10_000)
 IDLE_S = 10.0
-WARM_TURNS_MAX, WARM_GAIN = 10, 1.1
+WARM_TURNS_MAX, WARM_GAIN, WARM_PATIENCE = 20, 1.1, 4
 IMPATIENT = {"socket.timeout.ms": 1_000, "request.timeout.ms": 500, "topic.metadata.refresh.interval.ms": 200}
 """A frozen broker keeps its connections. librdkafka waits a minute for answers on them, whatever the cluster does; a
 client that is to notice must ask."""
@@ -148,13 +148,14 @@ def _latency(cluster: Cluster, seconds: float) -> dict[str, float]:
 
 
 def _warm(cluster: Cluster, seconds: float) -> None:
-    """Until it gets no faster: three JVMs on two cores take minutes to compile what they run."""
-    best = 0.0
+    """Until it gets no faster, several turns in a row: three JVMs on two cores take minutes to compile what they run."""
+    best, waited = 0.0, 0
     for _ in range(WARM_TURNS_MAX):
         speed = _produce(cluster, seconds)["MB/s"]
-        if speed < WARM_GAIN * best:
-            break
+        waited = 0 if speed > WARM_GAIN * best else waited + 1
         best = max(best, speed)
+        if waited == WARM_PATIENCE:
+            break
     _latency(cluster, seconds / 2)
 
 
