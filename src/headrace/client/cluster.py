@@ -95,6 +95,8 @@ class Cluster:
         self.request_timeout_s = request_timeout_s
         self.retry_timeout_s = retry_timeout_s
         self.frame_bytes_max = frame_bytes_max
+        self.room: Callable[[int], bytearray | memoryview] = bytearray
+        """`Connection.room` of connections to come."""
         self.security = security
         self.cluster_id: str | None = None
         self.controller_id = -1
@@ -135,6 +137,7 @@ class Cluster:
                     frame_bytes_max=self.frame_bytes_max,
                     security=self.security,
                 )
+                found.room = self.room
             return found
 
     async def any_connection(self) -> Connection:

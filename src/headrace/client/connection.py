@@ -66,7 +66,7 @@ class _Frames(asyncio.BufferedProtocol):
         self._connection = connection
         self._buffer = bytearray(READ_BYTES)
         self._used = 0
-        self._frame: bytearray | None = None
+        self._frame: bytearray | memoryview | None = None
         self._filled = 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -97,7 +97,7 @@ class _Frames(asyncio.BufferedProtocol):
             if pos <= used:
                 self._connection._frame_received(bytes(memoryview(buffer)[start:pos]))
                 continue
-            self._frame = bytearray(length)
+            self._frame = self._connection.room(length)
             self._filled = used - start
             self._frame[: self._filled] = memoryview(buffer)[start:used]
             self._used = 0
@@ -125,6 +125,8 @@ class Connection:
         self.peer = format_address(host, port)
         self.client_id = client_id
         self.frame_bytes_max = frame_bytes_max
+        self.room: Callable[[int], bytearray | memoryview] = bytearray
+        """Where a large answer is put. Whoever knows when it is done with one may have the place used again."""
         self.security = security
         self.logins = 0
         """How often this connection has logged in."""
@@ -341,7 +343,7 @@ class Connection:
         self._next_id = (correlation_id + 1) % CORRELATION_IDS
         return correlation_id
 
-    def _frame_received(self, frame: bytes | bytearray) -> None:
+    def _frame_received(self, frame: bytes | bytearray | memoryview) -> None:
         (correlation_id,) = LENGTH.unpack_from(frame)
         waiting = self._waiting.pop(correlation_id, None)
         if waiting is None:
@@ -395,7 +397,7 @@ class Connection:
                 one.answer.set_exception(self._failure)
 
 
-def _answer_version(waiting: _Waiting, frame: bytes | bytearray) -> int:
+def _answer_version(waiting: _Waiting, frame: bytes | bytearray | memoryview) -> int:
     """ApiVersions alone may be answered in another version than asked: 0, when the asked one is unknown."""
     if waiting.api is not None and waiting.api.key is ApiKey.API_VERSIONS and frame[4:6] == b"\x00\x23":
         return 0

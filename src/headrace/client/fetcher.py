@@ -6,6 +6,7 @@ as well. Records come as the broker sent them; `columnar` takes them apart.
 
 import asyncio
 from collections.abc import Iterator
+from struct import Struct
 from typing import Any
 
 from headrace.client.admin import EARLIEST, LATEST, Admin
@@ -14,11 +15,16 @@ from headrace.client.cluster import Cluster, is_retriable
 from headrace.client.errors import BrokerUnreachable, ClientError, RequestFailed, RequestTimedOut
 from headrace.client.raw import Fetched, fetch
 from headrace.errors import Err
-from headrace.records.layout import iter_headers
+from headrace.records.layout import HEADER_BYTES, LENGTH_MIN, LOG_OVERHEAD, Buffer, read_header
 
 FETCH_BYTES = 4 << 20
 FETCH_BYTES_MAX = 512 << 20
 MAX_WAIT_MS = 500
+
+ROOM_STEP = 1 << 16
+"""Answers that are asked for with one size differ by a few bytes; the room of each should do for all."""
+
+_LENGTH_AT, _LENGTH_TO_MAGIC = 8, Struct(">iib")
 
 
 class OffsetsGone(ClientError):
@@ -153,20 +159,49 @@ def may_pass(error: ClientError) -> bool:
 
 
 def end_of(records: bytes | bytearray | memoryview) -> int:
-    """The offset behind the last whole batch, -1 when there is none."""
-    end_offset = -1
-    for _, header in iter_headers(records):
-        end_offset = header.end_offset
-    return end_offset
+    """The offset behind the last whole batch, -1 when there is none. Raises CORRUPT_MESSAGE where no batch is."""
+    pos, last, size = 0, -1, len(records)
+    while size - pos >= HEADER_BYTES:
+        length, _, magic = _LENGTH_TO_MAGIC.unpack_from(records, pos + _LENGTH_AT)
+        if magic != 2 or length < LENGTH_MIN:
+            read_header(records, pos)
+        if length + LOG_OVERHEAD > size - pos:
+            break
+        last, pos = pos, pos + length + LOG_OVERHEAD
+    return read_header(records, last).end_offset if last >= 0 else -1
+
+
+class Rooms:
+    """Memory that answers are read into, used again and again: fresh memory costs more than what is read into it."""
+
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
+
+    def take(self, size: int) -> memoryview:
+        while self._free:
+            if len(room := self._free.pop()) >= size:
+                return memoryview(room)[:size]
+        return memoryview(bytearray(-(-size // ROOM_STEP) * ROOM_STEP))[:size]
+
+    def give_back(self, part: Buffer) -> None:
+        """Of what was taken, or of anything else, which is left alone."""
+        if isinstance(part, memoryview) and isinstance(part.obj, bytearray):
+            self._free.append(part.obj)
 
 
 class BlockingFetcher:
-    """A RangeFetcher for callers that cannot await: iterate, and the next answer is fetched on another thread."""
+    """A RangeFetcher for callers that cannot await: iterate, and the next answer is fetched on another thread.
+
+    What an answer's records lie in is used again when the next one is asked for.
+    """
 
     def __init__(self, bootstrap: str, topic: str, partition: int, start_offset: int, end_offset: int, *,
                  client: dict[str, Any] | None = None, **options: Any) -> None:  # fmt: skip
         self._thread = LoopThread("headrace-fetch")
+        self._rooms = Rooms()
+        self._last: Fetched | None = None
         self._cluster = Cluster(bootstrap, **(client or {}))
+        self._cluster.room = self._rooms.take
         self._fetcher = RangeFetcher(self._cluster, topic, partition, start_offset, end_offset, **options)
 
     @property
@@ -178,7 +213,11 @@ class BlockingFetcher:
         return self._fetcher.answer_start
 
     def next(self) -> Fetched | None:
-        return self._thread.run(self._fetcher.next())
+        if self._last is not None:
+            self._rooms.give_back(self._last.records)
+            self._last = None
+        self._last = self._thread.run(self._fetcher.next())
+        return self._last
 
     def __iter__(self) -> Iterator[Fetched]:
         while (got := self.next()) is not None:

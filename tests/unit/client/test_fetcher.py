@@ -7,7 +7,7 @@ import pytest
 from headrace.client.cluster import Cluster
 from headrace.client.errors import ClientError
 from headrace.client.fetcher import BlockingFetcher, OffsetsGone, RangeFetcher, end_of
-from headrace.errors import Err
+from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.records.batch import Record, build_batch, iter_records
@@ -179,3 +179,42 @@ def test_from_a_thread_and_through_a_restart() -> None:
                 broker.start()
         fetcher.close()
         assert found == list(range(3, 490))
+
+
+def test_large_answers_are_read_into_the_same_memory() -> None:
+    rows = [build_batch([Record(0, 1, None, bytes([at]) * 200_000)], base_offset=at) for at in range(20)]
+
+    def handle(request, version):
+        offset = request.topics[0].partitions[0].fetch_offset
+        # Of different sizes, as they are where batches are.
+        return answer(b"".join(rows[offset : offset + 1 + offset % 2]))
+
+    def read(address):
+        fetcher = BlockingFetcher(address, "t", 0, 0, 20)
+        found, rooms = [], []
+        for got in fetcher:
+            found += [record.value[:1] for record in iter_records(got.records)]
+            rooms.append(got.records.obj)
+        fetcher.close()
+        return found, len({id(room) for room in rooms})
+
+    async def go():
+        async with FakeBroker() as broker:
+            broker.add_topic("t")
+            broker.handlers[ApiKey.FETCH] = handle
+            return await asyncio.to_thread(read, broker.address)
+
+    found, rooms = run(go())
+    assert found == [bytes([at]) for at in range(20)]
+    # One is worked on while the next is filled; the first may have been too small for what came later.
+    assert rooms <= 4
+
+
+def test_the_end_of_what_came() -> None:
+    whole = b"".join(LOG[:3])
+    assert [end_of(whole[:size]) for size in (0, 10, len(LOG[0]) - 1, len(LOG[0]), len(whole) - 1, len(whole))] == [-1, -1, -1, 10, 20, 30]
+    for at, what in ((16, "magic"), (8, "length")):
+        damaged = bytearray(whole)
+        damaged[len(LOG[0]) + at] = 0xFF
+        with pytest.raises(KafkaError, match=what):
+            end_of(damaged)

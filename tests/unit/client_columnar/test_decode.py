@@ -11,13 +11,14 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.client.columnar import native
+from headrace.client.columnar import kernels, native
 from headrace.client.columnar.decode import COLUMNS, ROWS_MAX, Decoder, decode_batches
 from headrace.errors import Err, KafkaError
+from headrace.records import layout
 from headrace.records.batch import BatchBuilder, Record, build_batch, iter_records
 from headrace.records.compression import Codec
 from headrace.records.control import Marker, encode_marker
-from headrace.records.layout import CRC_AT, CRC_FROM, HEADER_BYTES
+from headrace.records.layout import CRC_AT, CRC_FROM, HEADER, HEADER_BYTES
 
 EVERYTHING = 1 << 62
 BOTH_WAYS = [pytest.param(True, id="native"), pytest.param(False, id="python")]
@@ -131,6 +132,38 @@ def test_a_flipped_bit_is_noticed(use_native) -> None:
     assert caught.value.error is Err.CORRUPT_MESSAGE
     unchecked = Decoder("t", 0, ["value"], use_native=use_native, check_crc=False)
     assert sum(batch.num_rows for batch in unchecked.decode(good + bytes(bad), 0, EVERYTHING)) == 2
+
+
+@pytest.mark.parametrize("use_native", BOTH_WAYS)
+def test_what_comes_before_damage_is_given_whatever_it_lies_among(use_native) -> None:
+    """Plain batches, compressed ones, markers: each kind goes its own way, and none may be lost or come twice."""
+    marker = encode_marker(Marker(True, 0), producer_id=9, producer_epoch=0, timestamp=1, base_offset=2)
+    kinds = [Codec.NONE, Codec.NONE, marker, Codec.NONE, Codec.ZSTD, Codec.NONE, Codec.NONE]
+    parts = [
+        one if isinstance(one, bytes) else build_batch([Record(0, 1, None, b"%d" % at)], base_offset=at, compression=one)
+        for at, one in enumerate(kinds)
+    ]
+    for bad in range(1, len(parts)):
+        damaged = bytearray(parts[bad])
+        damaged[-1] ^= 1
+        given, decoder = [], Decoder("t", 0, ["offset"], use_native=use_native)
+        with pytest.raises(KafkaError, match=f"offset {bad}: CRC"):
+            for batch in decoder.decode(b"".join([*parts[:bad], damaged, *parts[bad + 1 :]]), 1, EVERYTHING):
+                given += batch["offset"].to_pylist()
+        # Of compressed batches, and of all in plain Python, only what fills an Arrow batch is given before.
+        assert given == ([at for at in range(1, min(bad, 4)) if at != 2] if use_native else [])
+    decoder = Decoder("t", 0, ["offset"], use_native=use_native)
+    assert [o for batch in decoder.decode(b"".join(parts), 1, 6) for o in batch["offset"].to_pylist()] == [1, 3, 4, 5]
+    assert decoder.next_offset == 6
+
+
+def test_kernels_know_the_layout() -> None:
+    same = ["HEADER_BYTES", "LOG_OVERHEAD", "RECORD_BYTES_MIN", "MAGIC_AT", "CRC_AT", "ATTRIBUTES_AT", "CODEC_MASK", "LOG_APPEND_TIME", "CONTROL"]
+    assert {name: getattr(kernels, name) for name in same} == {name: getattr(layout, name) for name in same}
+    places = [kernels.LENGTH_AT, kernels.LAST_DELTA_AT, kernels.BASE_TIMESTAMP_AT, kernels.MAX_TIMESTAMP_AT, kernels.COUNT_AT]
+    widths = ["i", "i", "q", "q", "i"]
+    data = HEADER.pack(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
+    assert [struct.unpack_from(f">{width}", data, at)[0] for at, width in zip(places, widths)] == [2, 7, 8, 9, 13]
 
 
 @pytest.mark.parametrize("use_native", BOTH_WAYS)

@@ -5,43 +5,98 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from crc32c import crc32c
 
 from headrace.client.columnar import kernels
 from headrace.client.columnar.native import Native
 from headrace.client.columnar.rows import HEADERS_TYPE, Rows, header_names
 from headrace.client.columnar.walk import Body
+from headrace.records.layout import CRC_FROM
 from headrace.records.reader import iter_raw
 
 SOURCE_BYTES_MAX = (1 << 31) - 1
 """Positions are 32-bit numbers, as the offsets of an Arrow binary column are."""
+BATCHES_MAX = 1024
+"""Record batches in one Arrow batch."""
+
+
+class Survey:
+    """Batches of one buffer as the kernels see them: whole, not compressed, of no aborted transaction.
+
+    `next` takes them group by group, each enough for one Arrow batch, until there is none left or one that is not so.
+    """
+
+    def __init__(self, native: Native, view: memoryview, start_offset: int, end_offset: int, *, check_crc: bool) -> None:
+        self._native = native
+        self._view = view
+        self._source: Any = np.frombuffer(view, np.uint8)
+        self._start_offset = start_offset
+        self._end_offset = end_offset
+        self._check_crc = check_crc
+        self._progress: Any = np.zeros(1, np.int64)
+        self.next_offset = start_offset
+        """Behind the last batch that was taken."""
+
+    @property
+    def position(self) -> int:
+        """Where the first batch begins that was not taken."""
+        return int(self._progress[0])
+
+    def next(self, rows_max: int, bytes_max: int) -> Any:
+        """The table of the next group, for `decode`; None at the end."""
+        batches: Any = np.empty((BATCHES_MAX, kernels.BATCH_FIELDS), np.int64)
+        checks: Any = np.empty((BATCHES_MAX, kernels.CHECK_FIELDS), np.int64)
+        found = self._native.survey(
+            self._source.ctypes.data, len(self._view), self._start_offset, self._end_offset, rows_max, bytes_max,
+            BATCHES_MAX, batches.ctypes.data, checks.ctypes.data, self._progress.ctypes.data,
+        )  # fmt: skip
+        if self._check_crc:
+            found = self._sound(checks[:found])
+        if not found:
+            return None
+        self.next_offset = max(self.next_offset, int(checks[found - 1, 3]))
+        return batches[:found]
+
+    def _sound(self, checks: Any) -> int:
+        """How many come before the first that is damaged, which then is the next to be taken."""
+        view = self._view
+        for index, (start, end, crc, _) in enumerate(checks.tolist()):
+            if crc32c(view[start + CRC_FROM : end]) != crc:
+                self._progress[0] = start
+                return index
+        return len(checks)
 
 
 def decode(
-    native: Native, bodies: Sequence[Body], start_offset: int, end_offset: int, wanted: Collection[str]
+    native: Native, source: Any, table: Any, start_offset: int, end_offset: int, wanted: Collection[str]
 ) -> Rows:
-    """The records with start_offset <= offset < end_offset; `wanted` of key, value and headers."""
-    source, table = _one_source(bodies)
+    """The records with start_offset <= offset < end_offset of the batches in `table`, whose bodies lie in `source`.
+
+    `wanted` of key, value and headers.
+    """
+    assert len(source) <= SOURCE_BYTES_MAX
+    count = len(table)
     rows_max = int(table[:, 5].sum())
     src = np.frombuffer(source, np.uint8)
     offsets: Any = np.empty(rows_max, np.int64)
     timestamps: Any = np.empty(rows_max, np.int64)
     places: Any = np.empty((6, rows_max), np.int32)
-    kept: Any = np.zeros(len(bodies), np.int64)
+    kept: Any = np.zeros(count, np.int64)
     totals: Any = np.zeros(kernels.TOTALS, np.int64)
     status = native.scan(
-        src.ctypes.data, table.ctypes.data, len(bodies), start_offset, end_offset,
+        src.ctypes.data, table.ctypes.data, count, start_offset, end_offset,
         offsets.ctypes.data, timestamps.ctypes.data, *(place.ctypes.data for place in places),
         kept.ctypes.data, totals.ctypes.data,
     )  # fmt: skip
     if status:
-        body = bodies[status - 1]
-        for _ in iter_raw(bytes(body.data[body.start : body.end]), body.count):
+        start, end, base_offset, _, _, claimed = table[status - 1].tolist()
+        for _ in iter_raw(bytes(source[start:end]), claimed):
             # Raises, and says what is wrong with which record.
             continue
-        raise AssertionError(f"the kernel refuses the batch at offset {body.base_offset}, the reader does not")
+        raise AssertionError(f"the kernel refuses the batch at offset {base_offset}, the reader does not")
     rows = int(totals[kernels.ROWS])
     key_at, key_length, value_at, value_length, header_at, header_count = places
-    found = Rows(offsets[:rows], timestamps[:rows], kept.tolist())
+    found = Rows(offsets[:rows], timestamps[:rows], kept, table[:, 4])
     if "key" in wanted:
         found.key = _gather(native, src, key_at, key_length, rows, int(totals[kernels.KEY_BYTES]))
     if "value" in wanted:
@@ -51,20 +106,18 @@ def decode(
     return found
 
 
-def _one_source(bodies: Sequence[Body]) -> tuple[Any, Any]:
+def one_source(bodies: Sequence[Body]) -> tuple[Any, Any]:
     """One buffer that holds all bodies, and the kernel's table of them. No copy where they share one already."""
     fields = [
         (body.start, body.end, body.base_offset, body.base_timestamp, body.one_time, body.count) for body in bodies
     ]
     table = np.array(fields, np.int64).reshape(-1, kernels.BATCH_FIELDS)
     if len(bodies) == 1 or all(body.in_place for body in bodies):
-        source = bodies[0].data
-    else:
-        source = b"".join([memoryview(body.data)[body.start : body.end] for body in bodies])
-        sizes = table[:, 1] - table[:, 0]
-        table[:, 1] = np.cumsum(sizes)
-        table[:, 0] = table[:, 1] - sizes
-    assert len(source) <= SOURCE_BYTES_MAX
+        return bodies[0].data, table
+    source = b"".join([memoryview(body.data)[body.start : body.end] for body in bodies])
+    sizes = table[:, 1] - table[:, 0]
+    table[:, 1] = np.cumsum(sizes)
+    table[:, 0] = table[:, 1] - sizes
     return source, table
 
 

@@ -82,8 +82,16 @@ class Decoder:
         `buffer` begins at a batch and may end inside one, as the answer to a Fetch does. Corrupt batches raise
         KafkaError; what came before them was given already.
         """
+        view = memoryview(buffer)
+        position, self.next_offset = 0, start_offset
+        if self._native is not None and not (self._read_committed and aborted):
+            # Most batches, and no look at each: they are neither compressed nor of aborted transactions.
+            survey = compiled.Survey(self._native, view, start_offset, end_offset, check_crc=self._check_crc)
+            while (table := survey.next(ROWS_MAX, BYTES_MAX)) is not None:
+                yield from self._batches(compiled.decode(self._native, view, table, start_offset, end_offset, self._wanted))
+                position, self.next_offset = survey.position, survey.next_offset
         walk = Walk(
-            memoryview(buffer),
+            view[position:],
             start_offset,
             end_offset,
             aborted=aborted,
@@ -92,23 +100,24 @@ class Decoder:
             limit_bytes=self._limit_bytes,
         )
         for group in _groups(walk):
-            yield from self._batches(group, start_offset, end_offset)
-        self.next_offset = walk.next_offset
+            yield from self._batches(self._rows(group, start_offset, end_offset))
+        self.next_offset = max(self.next_offset, walk.next_offset)
 
-    def _batches(self, bodies: Sequence[Body], start_offset: int, end_offset: int) -> Iterator[Any]:
+    def _rows(self, bodies: Sequence[Body], start_offset: int, end_offset: int) -> Rows:
         if self._native is None:
-            rows = python.decode(bodies, start_offset, end_offset, self._wanted)
-        else:
-            rows = compiled.decode(self._native, bodies, start_offset, end_offset, self._wanted)
+            return python.decode(bodies, start_offset, end_offset, self._wanted)
+        return compiled.decode(self._native, *compiled.one_source(bodies), start_offset, end_offset, self._wanted)
+
+    def _batches(self, rows: Rows) -> Iterator[Any]:
         count = len(rows.offsets)
         if not count:
             return
-        arrays = [self._column(name, rows, bodies, count) for name in self.columns]
+        arrays = [self._column(name, rows, count) for name in self.columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         for start in range(0, count, ROWS_MAX):
             yield batch.slice(start, ROWS_MAX)
 
-    def _column(self, name: str, rows: Rows, bodies: Sequence[Body], count: int) -> Any:
+    def _column(self, name: str, rows: Rows, count: int) -> Any:
         if name == "key":
             return rows.key
         if name == "value":
@@ -120,15 +129,16 @@ class Decoder:
         if name == "timestamp":
             return _fixed(COLUMNS[name], microseconds(rows.timestamps))
         if name == "timestampType":
-            kinds = np.array([body.one_time for body in bodies], np.int32)
-            return _fixed(COLUMNS[name], np.repeat(kinds, rows.kept))
-        return self._constant(name, count)
+            kinds = np.array(rows.one_time, np.int32)
+            if kinds.any():
+                return _fixed(COLUMNS[name], np.repeat(kinds, rows.kept))
+            return self._constant(name, 0, count)
+        return self._constant(name, self._topic if name == "topic" else self._partition, count)
 
-    def _constant(self, name: str, count: int) -> Any:
+    def _constant(self, name: str, value: str | int, count: int) -> Any:
         """A column that is the same in every row; kept, since the next batch wants it too."""
         found = self._same.get(name)
         if found is None or len(found) < count:
-            value = self._topic if name == "topic" else self._partition
             found = self._same[name] = pa.repeat(pa.scalar(value, COLUMNS[name]), max(count, ROWS_MAX))
         return found.slice(0, count)
 
@@ -161,8 +171,10 @@ def empty(schema: Any) -> Any:
 
 
 def microseconds(timestamps: Any) -> Any:
-    """Spark's unit. Times too far away for it (292,000 years) end up at the end of its range."""
-    return np.clip(timestamps, -_MS_MAX, _MS_MAX) * _US_PER_MS
+    """Spark's unit, in place. Times too far away for it (292,000 years) end up at the end of its range."""
+    np.clip(timestamps, -_MS_MAX, _MS_MAX, out=timestamps)
+    timestamps *= _US_PER_MS
+    return timestamps
 
 
 def _groups(walk: Walk) -> Iterator[list[Body]]:

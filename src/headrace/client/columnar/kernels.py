@@ -14,6 +14,9 @@ RECORD_MIN = 6
 BATCH_FIELDS = 6
 """start and end of the body, base offset, base timestamp, 1 when the latter is the time of every record, count"""
 
+CHECK_FIELDS = 4
+"""where a batch begins and ends, its CRC, the offset behind it"""
+
 ROWS, KEY_BYTES, VALUE_BYTES, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, TOTALS = range(7)
 
 ENCODED_FIELDS = 6
@@ -24,7 +27,14 @@ OK, BAD, OUT_OF_ROOM = 0, 1, 2
 INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 INT63_MAX = (1 << 63) - 1
 
+# Of a record batch v2; see headrace.records.layout, whose constants they are.
+HEADER_BYTES, LOG_OVERHEAD, RECORD_BYTES_MIN = 61, 12, 7
+LENGTH_AT, MAGIC_AT, CRC_AT, ATTRIBUTES_AT, LAST_DELTA_AT = 8, 16, 17, 21, 23
+BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT, COUNT_AT = 27, 35, 57
+CODEC_MASK, LOG_APPEND_TIME, CONTROL = 0x07, 0x08, 0x20
+
 SIGNATURES = {
+    "survey": "u8* i i i i i i i64* i64* i64*",
     "scan": "u8* i64* i i i i64* i64* i32* i32* i32* i32* i32* i32* i64* i64*",
     "headers": "u8* i32* i32* i i32* u8* i32* i32* i32* i32*",
     "gather": "u8* i32* i32* i i32* u8* u8*",
@@ -36,7 +46,68 @@ SIGNATURES = {
 }
 """Argument types of each kernel, all of which return a 64-bit integer: pointers, and plain 64-bit integers."""
 
-HELPERS = ("varint", "varint_size", "put_varint", "is_set", "skip_headers")
+HELPERS = ("big_endian", "varint", "varint_size", "put_varint", "is_set", "skip_headers")
+
+
+def big_endian(src, pos, size):
+    """A signed number of `size` bytes, the highest first."""
+    found = 0
+    for index in range(size):
+        found = (found << 8) | src[pos + index]
+    sign = 1 << (8 * size - 1)
+    return (found ^ sign) - sign
+
+
+def survey(src, size, start_offset, end_offset, rows_max, bytes_max, most, batches, checks, progress):
+    """List batches, from the position in `progress` on, that reach into the offsets and can be read where they lie.
+
+    As many as make up `rows_max` rows or `bytes_max` bytes, at least one and at most `most`, each a row in `batches`
+    (for `scan`) and in `checks`. Those of control records are among them, as empty. Stops before a batch that is
+    compressed, begins behind the offsets or makes no sense; `progress` becomes the position there.
+    """
+    found = 0
+    rows = 0
+    body_bytes = 0
+    pos = progress[0]
+    while found < most and size - pos >= HEADER_BYTES:
+        length = big_endian(src, pos + LENGTH_AT, 4)
+        after = pos + LOG_OVERHEAD + length
+        if src[pos + MAGIC_AT] != 2 or length < HEADER_BYTES - LOG_OVERHEAD or after > size:
+            break
+        base_offset = big_endian(src, pos, 8)
+        last_delta = big_endian(src, pos + LAST_DELTA_AT, 4)
+        count = big_endian(src, pos + COUNT_AT, 4)
+        attributes = big_endian(src, pos + ATTRIBUTES_AT, 2)
+        if base_offset < 0 or last_delta < 0 or count < 0 or attributes & CODEC_MASK or base_offset >= end_offset:
+            break
+        if base_offset + last_delta >= start_offset:
+            body = pos + HEADER_BYTES
+            if count > (after - body) // RECORD_BYTES_MIN:
+                break
+            if attributes & CONTROL or count == 0:
+                count = 0
+                body = after
+            if found > 0 and (rows + count > rows_max or body_bytes + after - body > bytes_max):
+                break
+            rows += count
+            body_bytes += after - body
+            one_time = 1 if attributes & LOG_APPEND_TIME else 0
+            at = found * BATCH_FIELDS
+            batches[at] = body
+            batches[at + 1] = after
+            batches[at + 2] = base_offset
+            batches[at + 3] = big_endian(src, pos + (MAX_TIMESTAMP_AT if one_time else BASE_TIMESTAMP_AT), 8)
+            batches[at + 4] = one_time
+            batches[at + 5] = count
+            at = found * CHECK_FIELDS
+            checks[at] = pos
+            checks[at + 1] = after
+            checks[at + 2] = big_endian(src, pos + CRC_AT, 4) & 0xFFFFFFFF
+            checks[at + 3] = base_offset + last_delta + 1
+            found += 1
+        pos = after
+    progress[0] = pos
+    return found
 
 
 def varint(src, pos, end):

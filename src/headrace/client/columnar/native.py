@@ -25,11 +25,12 @@ Kernel = Callable[..., int]
 class Native:
     """The compiled kernels. Arguments are addresses and integers; a call lets go of the interpreter lock."""
 
-    __slots__ = ("_engine", "encode", "gather", "headers", "partition", "scan")
+    __slots__ = ("_engine", "encode", "gather", "headers", "partition", "scan", "survey")
 
     def __init__(self, engine: Any, addresses: dict[str, int]) -> None:
         # The engine owns the memory that the code lies in.
         self._engine = engine
+        self.survey = _callable(addresses["survey"], "survey")
         self.scan = _callable(addresses["scan"], "scan")
         self.headers = _callable(addresses["headers"], "headers")
         self.gather = _callable(addresses["gather"], "gather")

@@ -38,6 +38,7 @@ def decode(bodies: Sequence[Body], start_offset: int, end_offset: int, wanted: C
         np.array(offsets, np.int64),
         np.array([_wrapped(timestamp) for timestamp in timestamps], np.int64),
         kept,
+        [body.one_time for body in bodies],
         pa.array(keys, pa.binary()) if "key" in wanted else None,
         pa.array(values, pa.binary()) if "value" in wanted else None,
         pa.array([_pairs(pairs) for pairs in headers], HEADERS_TYPE) if "headers" in wanted else None,

@@ -21,8 +21,10 @@ class Rows:
 
     offsets: Int64s
     timestamps: Int64s
-    kept: Sequence[int]
+    kept: Sequence[int] | Int64s
     """How many rows each body gave."""
+    one_time: Sequence[bool] | Int64s
+    """Of each body, whether its rows have the time at which the log took it."""
     key: Any = None
     value: Any = None
     headers: Any = None
