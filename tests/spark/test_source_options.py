@@ -53,6 +53,8 @@ BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
         (BASE | {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "/x"},
          "'kafka.ssl.truststore.location' is '/x', which cannot be read .*on every machine"),
         (BASE | {"kafka.ssl.truststore.location": "/x"}, "'kafka.security.protocol' is missing"),
+        (BASE | {"kafka.ssl.keystore.key": "-----BEGIN PRIVATE KEY-----\nhush\n-----END PRIVATE KEY-----"},
+         "'kafka.ssl.keystore.key' is not encrypted: Spark shows options"),
         (BASE | {"kafka.security.protocl": "SSL"}, "did you mean 'kafka.security.protocol'"),
         (BASE | {"kafka.isolation.level": "serializable"}, "must be one of read_uncommitted, read_committed"),
     ],

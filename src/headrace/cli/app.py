@@ -8,6 +8,7 @@ import typer
 
 from headrace import __version__
 from headrace.cli import cluster, doctor, group, log, pipeline, topic
+from headrace.cli.command_config import take_command_config
 from headrace.client.errors import ClientError
 
 app = typer.Typer(
@@ -105,6 +106,9 @@ def demo(
 def version() -> None:
     """Print the version."""
     print(f"headrace {__version__}")
+
+
+take_command_config(app)
 
 
 def run(words: Sequence[str]) -> int:

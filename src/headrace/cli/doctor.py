@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import typer
 
-from headrace.cli.output import BOOTSTRAP, console, size_text
+from headrace.cli.output import BOOTSTRAP, SECURITY, console, size_text
 from headrace.cli.up import DATA
 from headrace.client.address import Address, format_address, parse_bootstrap
 from headrace.client.cluster import Broker, Cluster
 from headrace.client.connection import Connection
-from headrace.client.errors import ClientError
+from headrace.client.errors import ClientError, SecurityFailed
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.storage.checkpoints import META_PROPERTIES, CorruptCheckpoint, MetaProperties
@@ -92,7 +92,8 @@ async def check_cluster(bootstrap: str) -> list[Finding]:
     if reached is None:
         return findings
     reached.close()
-    async with Cluster(format_address(reached.host, reached.port), connect_timeout_s=CONNECT_TIMEOUT_S) as cluster:
+    address = format_address(reached.host, reached.port)
+    async with Cluster(address, connect_timeout_s=CONNECT_TIMEOUT_S, security=SECURITY.get()) as cluster:
         answer = await cluster.metadata(None)
         findings.append(_describe_cluster(cluster))
         for _, broker in sorted(cluster.brokers.items()):
@@ -105,7 +106,9 @@ async def _try_address(host: str, port: int) -> tuple[Connection | None, Finding
     address = format_address(host, port)
     started = time.perf_counter()
     try:
-        connection = await Connection.open(host, port, timeout_s=CONNECT_TIMEOUT_S)
+        connection = await Connection.open(host, port, timeout_s=CONNECT_TIMEOUT_S, security=SECURITY.get())
+    except SecurityFailed as error:
+        return None, Finding(Verdict.BAD, str(error), "Clients' settings for this are given by --command-config FILE.")
     except ClientError as error:
         return None, Finding(Verdict.BAD, str(error), "Is a broker running there? Start one with: headrace up")
     took_ms = (time.perf_counter() - started) * 1000
@@ -125,7 +128,9 @@ async def check_advertised(broker: Broker, bootstrap: Address, cluster_id: str |
     """Clients use the bootstrap address once; then they go where each broker says it is."""
     what = f"broker {broker.node_id} advertises {broker.address}"
     try:
-        connection = await Connection.open(broker.host, broker.port, timeout_s=CONNECT_TIMEOUT_S)
+        connection = await Connection.open(broker.host, broker.port, timeout_s=CONNECT_TIMEOUT_S, security=SECURITY.get())
+    except SecurityFailed as error:
+        return Finding(Verdict.BAD, f"{what}, and there: {error}")
     except ClientError as error:
         return Finding(Verdict.BAD, f"{what}, and there: {error}", explain_unreachable(broker, bootstrap))
     try:

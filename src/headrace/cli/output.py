@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from headrace.client.address import DEFAULT_BOOTSTRAP
 from headrace.client.admin import Admin
 from headrace.client.errors import BrokerUnreachable, ClientError
+from headrace.client.security import PLAINTEXT, Security
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +31,8 @@ BOOTSTRAP = typer.Option(
     help="Address of any broker, host:port; several separated by commas.",
 )
 JSON = typer.Option(False, "--json", help="Print JSON.")
+SECURITY: ContextVar[Security] = ContextVar("SECURITY", default=PLAINTEXT)
+"""How the running command connects, by its --command-config."""
 
 
 def with_admin(bootstrap: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
@@ -36,7 +40,7 @@ def with_admin(bootstrap: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) 
 
     async def connected() -> T:
         try:
-            admin = await Admin(bootstrap).__aenter__()
+            admin = await Admin(bootstrap, security=SECURITY.get()).__aenter__()
         except BrokerUnreachable as error:
             raise ClientError(f"{error}. Is a broker running? Start one with: headrace up") from None
         async with admin.cluster:

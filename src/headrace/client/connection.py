@@ -21,7 +21,6 @@ from headrace.client.errors import (
     RequestTimedOut,
     UnsupportedApi,
 )
-from headrace.client.login import log_in
 from headrace.client.security import PLAINTEXT, Security
 from headrace.errors import Err
 from headrace.protocol import messages as m
@@ -267,6 +266,8 @@ class Connection:
         )
 
     async def _log_in(self) -> None:
+        from headrace.client.login import log_in
+
         async def ask(key: ApiKey, body: Any) -> Any:
             return await self._exchange(API[key], self.version_of(key), body, None, is_login=True)
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from headrace.client.address import parse_bootstrap
 from headrace.client.errors import ClientError, SettingRefused
-from headrace.client.security import KNOWN as SECURITY_SETTINGS
 from headrace.client.security import Security, is_security, read_security
+from headrace.client.security_settings import KNOWN as SECURITY_SETTINGS
 
 SOURCE, SINK = "source", "sink"
 BOTH = frozenset({SOURCE, SINK})
@@ -283,6 +283,12 @@ def parsed(name: str, parse: Callable[[str], Any], value: str) -> Any:
 def kafka_security(given: Mapping[str, str]) -> Security:
     """How to connect, by the options `kafka.security.*`, `kafka.ssl.*` and `kafka.sasl.*`."""
     settings = {key.lower().removeprefix(KAFKA): value for key, value in given.items() if key.lower().startswith(KAFKA)}
+    # Spark blots out options that speak of passwords, as sasl.jaas.config does; of keys it knows nothing.
+    if "PRIVATE KEY" in (key := settings.get("ssl.keystore.key", "")) and "ENCRYPTED" not in key:
+        raise OptionError(
+            "option 'kafka.ssl.keystore.key' is not encrypted: Spark shows options in plans and event logs; encrypt it (openssl "
+            "pkcs8 -topk8) and set kafka.ssl.key.password, or name a file in kafka.ssl.keystore.location"
+        )
     try:
         return read_security(settings, prefix=KAFKA)
     except SettingRefused as error:
