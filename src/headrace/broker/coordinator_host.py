@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.coordinator")
 
 
+ANSWERS_AT_ONCE = 512
+"""More, as when a large group has formed, are given over several turns of the loop."""
+
 
 class Asker(Protocol):
     """Who wants to know what is decided."""
@@ -114,11 +117,9 @@ class ShardHost:
         if self._pending is not None:
             batches.append(self._pending)
             self._pending = None
-        deliver = self.coordinator.deliver
         for batch in batches:
             self.coordinator.wheel.remove(batch)
-            for asker, _ in batch.answers:
-                deliver(partial(asker.answer, asker.refusal(error)))
+            self.coordinator.deliver([(asker, asker.refusal(error)) for asker, _ in batch.answers])
         if was_active:
             self._refuse_promises(self.shard.unload(), error)
 
@@ -134,7 +135,7 @@ class ShardHost:
             if promise.waiter is not None:
                 asker: Asker = promise.waiter
                 promise.waiter = None
-                self.coordinator.deliver(partial(asker.answer, asker.refusal(error)))
+                self.coordinator.deliver([(asker, asker.refusal(error))])
 
     def available(self) -> GroupShard:
         """The shard, or the reason why it cannot be asked now."""
@@ -214,7 +215,7 @@ class ShardHost:
             promise.waiter = None
             if batch is None:
                 # Not from within a decision: an answer lets its connection go on to the next one.
-                self.coordinator.deliver(partial(waiting.answer, promise.response))
+                self.coordinator.deliver([(waiting, promise.response)])
             else:
                 batch.answers.append((waiting, promise.response))
         if response is None or batch is None:

@@ -8,11 +8,11 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from headrace.broker.coordinator_host import ShardHost, State
+from headrace.broker.coordinator_host import Asker, ShardHost, State
 from headrace.broker.coordinator_loading import Loader
 from headrace.broker.coordinator_timers import Timers
 from headrace.broker.partition import Partition
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.coordinator")
 
+DELIVERY_SECONDS = 0.005
+"""Answers are given for so long before others get their turn."""
 RELOAD_DELAY_MS = 100
 """A shard that had to be dropped waits so long: what broke it may break it again at once."""
 FAILED_RELOAD_MS, FAILED_RELOAD_MS_MAX = 1_000, 60_000
@@ -53,7 +55,7 @@ class GroupCoordinator:
         self.loader = Loader(self)
         self.hosts: dict[int, ShardHost] = {}
         self._partition_count = 0
-        self._ready: deque[Callable[[], None]] = deque()
+        self._ready: deque[tuple[Asker, Any]] = deque()
         self._closed = False
 
     @property
@@ -154,16 +156,22 @@ class GroupCoordinator:
 
     # ---- answering
 
-    def deliver(self, answer: Callable[[], None]) -> None:
-        """Give an answer at the end of this turn of the loop, outside of any decision."""
+    def deliver(self, answers: Iterable[tuple[Asker, Any]]) -> None:
+        """Give answers at the end of this turn of the loop, outside of any decision; many take several turns."""
         if not self._ready:
             self.loop.call_soon(self._deliver)
-        self._ready.append(answer)
+        self._ready.extend(answers)
 
     def _deliver(self) -> None:
-        ready, self._ready = self._ready, deque()
-        for answer in ready:
-            answer()
+        ready = self._ready
+        stop = self.perf_counter() + DELIVERY_SECONDS
+        try:
+            while ready and self.perf_counter() < stop:
+                asker, response = ready.popleft()
+                asker.answer(response)
+        finally:
+            if ready:
+                self.loop.call_soon(self._deliver)
 
     # ---- by the clock
 

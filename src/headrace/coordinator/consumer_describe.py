@@ -20,42 +20,48 @@ def described(
     members = [member for _, member in group.members.committed_items()]
     wanted = [member.assignor for member in members]
     votes = {name: wanted.count(name) for name in ASSIGNORS if name in wanted}
+    names: dict[bytes, str | None] = {}
+
+    def assignment(partitions: Assignment) -> Described.Assignment:
+        found = []
+        for topic_id in sorted(partitions) if len(partitions) > 1 else partitions:
+            if topic_id not in names:
+                topic = image.topics.get(topic_id)
+                names[topic_id] = None if topic is None else topic.name
+            name = names[topic_id]
+            if name is not None:
+                found.append(Described.TopicPartitions(topic_id, name, list(partitions[topic_id])))
+        return Described.Assignment(found)
+
     return Described.DescribedGroup(
         group_id=group.group_id,
         group_state=group.state_name(committed=True),
         group_epoch=group.committed(Facts.EPOCH, FIRST_EPOCH),
         assignment_epoch=group.committed(Facts.TARGET_EPOCH, FIRST_EPOCH),
         assignor_name=most_wanted(votes),
-        members=[_member(member, group.targets.committed(member.member_id), image) for member in members],
+        members=[
+            Described.Member(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                rack_id=member.rack_id,
+                member_epoch=member.epoch,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                subscribed_topic_names=sorted(member.topics),
+                subscribed_topic_regex=member.regex,
+                assignment=assignment(_held(member)),
+                target_assignment=assignment(group.targets.committed(member.member_id) or NO_ASSIGNMENT),
+                member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
+            )
+            for member in members
+        ],
     )
 
 
-def _member(member: Member, target: Assignment | None, image: Image) -> Described.Member:
+def _held(member: Member) -> Assignment:
     """With what it has yet to give up: it still has it."""
-    held = {topic_id: list(partitions) for topic_id, partitions in without_epochs(member.assigned).items()}
-    for topic_id, partitions in without_epochs(member.revoking).items():
-        held[topic_id] = held.get(topic_id, []) + list(partitions)
-    return Described.Member(
-        member_id=member.member_id,
-        instance_id=member.instance_id,
-        rack_id=member.rack_id,
-        member_epoch=member.epoch,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        subscribed_topic_names=sorted(member.topics),
-        subscribed_topic_regex=member.regex,
-        assignment=_assignment({t: tuple(p) for t, p in held.items()}, image),
-        target_assignment=_assignment(target or NO_ASSIGNMENT, image),
-        member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
-    )
-
-
-def _assignment(assignment: Assignment, image: Image) -> Described.Assignment:
-    topics = ((image.topics.get(topic_id), partitions) for topic_id, partitions in sorted(assignment.items()))
-    return Described.Assignment(
-        topic_partitions=[
-            Described.TopicPartitions(topic_id=topic.id, topic_name=topic.name, partitions=list(partitions))
-            for topic, partitions in topics
-            if topic is not None
-        ]
-    )
+    held = without_epochs(member.assigned)
+    if not member.revoking:
+        return held
+    given_up = without_epochs(member.revoking)
+    return {topic_id: (*held.get(topic_id, ()), *given_up.get(topic_id, ())) for topic_id in {**held, **given_up}}

@@ -2,8 +2,9 @@
 
 import asyncio
 import errno
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, TypeVar
 
 import pytest
@@ -238,6 +239,39 @@ def test_a_mistake_in_a_decision_costs_one_answer_and_a_reload() -> None:
         assert await committed("g") == {0: 3}
 
     in_world(main)
+
+
+def test_many_answers_are_given_in_order_over_several_turns() -> None:
+    class Asker:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def answer(self, response: object) -> None:
+            given.append((self.number, turn))
+            if self.number == 20:
+                groups.deliver([(Asker(99), None)])
+
+        def refusal(self, error: Err) -> None: ...
+
+    given: list[tuple[int, int]] = []
+    turn = 0
+
+    async def main(world: World) -> None:
+        nonlocal groups, turn
+        groups = (await with_topic(world)).broker.groups
+        seconds = count(step=0.001)
+        groups.perf_counter = lambda: next(seconds)  # type: ignore[method-assign, assignment]
+        groups.deliver([(Asker(number), None) for number in range(30)])
+        assert not given, "never from within a decision"
+        for _ in range(20):
+            await asyncio.sleep(0)
+            turn += 1
+
+    groups: Any = None
+    in_world(main)
+    assert [number for number, _ in given] == [*range(30), 99]
+    by_turn = Counter(turn for _, turn in given)
+    assert len(by_turn) > 5 and max(by_turn.values()) < 10
 
 
 def test_a_commit_too_large_for_a_batch_changes_nothing() -> None:
