@@ -71,14 +71,19 @@ class Engine:
 
 def run(spark, broker, topic, folder, **options) -> list[list[int]]:
     """One run of a real query, until everything there is has been read: the numbers of each batch."""
-    found: list[list[int]] = []
+    return list(batches_of(spark, broker, topic, folder, {"availableNow": True}, **options).values())
+
+
+def batches_of(spark, broker, topic, folder, trigger, **options) -> dict[int, list[int]]:
+    """One run of a real query, until its trigger ends it: the numbers of each batch that it made or repeated."""
+    found: dict[int, list[int]] = {}
     given = {"subscribe": topic, "startingOffsets": "earliest"} | options
     stream = spark.readStream.format("headrace").option("kafka.bootstrap.servers", broker.bootstrap).options(**given).load()
 
     def take(frame, number) -> None:
-        found.append(sorted(int(row["value"]) for row in frame.select("value").collect()))
+        found[number] = sorted(int(row["value"]) for row in frame.select("value").collect())
 
-    query = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(folder)).trigger(availableNow=True)
+    query = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(folder)).trigger(**trigger)
     run_to_end(query.start)
     return found
 
@@ -203,6 +208,43 @@ def test_a_first_batch_that_failed_is_repeated_from_where_it_started(spark, brok
 
 
 # -- the driver's part, without a driver
+
+
+@pytest.mark.parametrize(
+    ("starting", "before"),
+    [
+        ({"startingOffsets": "latest"}, []),
+        pytest.param(
+            {"startingTimestamp": str(T0 + 1020), "startingOffsetsByTimestampStrategy": "latest"},
+            list(range(1020, 1050)),
+            marks=pytest.mark.soak,
+        ),
+    ],
+    ids=["latest", "timestamp"],
+)
+def test_trigger_once_skips_and_repeats_nothing_from_a_start_that_moves(spark, broker, topic, tmp_path, starting, before) -> None:
+    """Each run has one batch, the first an empty one. `before` is what lies behind the start when the query first runs."""
+
+    def once() -> dict[int, list[int]]:
+        return batches_of(spark, broker, topic, tmp_path / "c", {"once": True}, maxOffsetsPerTrigger="3", **starting)
+
+    def undone(batch: int) -> None:
+        """As after a crash between a batch and Spark's note of its end."""
+        for name in (f"{batch}", f".{batch}.crc"):
+            (tmp_path / "c" / "commits" / name).unlink(missing_ok=True)
+
+    assert once() == {0: []}
+    put_numbers(broker.bootstrap, topic, 0, range(100, 110))
+    undone(0)
+    assert once() == {0: []}
+    put_numbers(broker.bootstrap, topic, 1, range(1050, 1060))
+    expected = sorted([*before, *range(100, 110), *range(1050, 1060)])
+    assert once() == {1: expected}
+    put_numbers(broker.bootstrap, topic, 0, range(110, 115))
+    undone(1)
+    assert once() == {1: expected}
+    assert once() == {2: list(range(110, 115))}
+    assert once() == {}
 
 
 def first_batch(stream) -> dict:
