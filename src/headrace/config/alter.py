@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.errors import Err, KafkaError
 
-from .broker import BrokerConfig, find_option
+from .broker import GROUP_BOUNDED, BrokerConfig, find_option
 from .options import ConfigError, Option, Type, Value, parse_list
 from .table import broker_options, client_metrics_options, group_options, topic_options
 from .topic import validate_topic
@@ -270,16 +270,6 @@ def _check_pools(before: BrokerConfig, after: BrokerConfig) -> None:
             raise ConfigError(f"{name}: {new} is more than double or less than half of the present {old}")
 
 
-_GROUP_BOUNDED = (
-    "heartbeat.interval.ms",
-    "session.timeout.ms",
-    "assignment.interval.ms",
-    "record.lock.duration.ms",
-    "delivery.count.limit",
-    "partition.max.record.locks",
-)
-
-
 def validate_group(name: str, overrides: Mapping[str, str], broker: BrokerConfig) -> None:
     """A group's options stay within the brokers' `group.<kind>.min.*` and `max.*`."""
     if not name:
@@ -306,7 +296,7 @@ def validate_group(name: str, overrides: Mapping[str, str], broker: BrokerConfig
 def _check_group_bounds(key: str, value: Value, broker: BrokerConfig) -> None:
     assert value is not None
     kind, _, rest = key.partition(".")
-    if rest in _GROUP_BOUNDED:
+    if rest in GROUP_BOUNDED:
         least, most = f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
         if value < broker[least]:
             raise ConfigError(f"{key}: {value} is below {least}, {broker[least]}")

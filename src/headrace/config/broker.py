@@ -37,6 +37,17 @@ REFUSED: dict[str, str] = {
     "remote.log.storage.system.enable": "tiered storage is not supported",
 }
 
+GROUP_BOUNDED = (
+    "heartbeat.interval.ms",
+    "session.timeout.ms",
+    "assignment.interval.ms",
+    "record.lock.duration.ms",
+    "delivery.count.limit",
+    "partition.max.record.locks",
+)
+"""Of `group.<kind>.`, and of a group itself: what `group.<kind>.min.` and `group.<kind>.max.` bound."""
+CONSUMER_ASSIGNORS = ("uniform", "range")
+
 # Options that belong to plugins and to one listener start with these; the rest of the name is free.
 OPEN_PREFIXES = ("config.providers.", "rsm.config.", "rlmm.config.")
 
@@ -290,6 +301,7 @@ class BrokerConfig:
                     f"listeners: {listener.name} asks for {listener.protocol}, which is not supported"
                 )
         self._check_log()
+        self._check_groups()
         check_ports(self.listeners)
         self._check_advertised()
         # Without a word about roles the node is a cluster of its own and needs no quorum settings.
@@ -318,6 +330,28 @@ class BrokerConfig:
         if self["replica.fetch.wait.max.ms"] > self["replica.lag.time.max.ms"]:
             raise ConfigError("replica.fetch.wait.max.ms: must not be above replica.lag.time.max.ms")
         check_compaction_lags(defaults)
+
+    def _check_groups(self) -> None:
+        known = broker_options()
+        for kind in ("consumer", "share", "streams"):
+            for what in GROUP_BOUNDED:
+                name, least, most = f"group.{kind}.{what}", f"group.{kind}.min.{what}", f"group.{kind}.max.{what}"
+                if name not in known:
+                    continue
+                if self[most] < self[least]:
+                    raise ConfigError(f"{most}: {self[most]} is below {least}, {self[least]}")
+                if self[name] < self[least]:
+                    raise ConfigError(f"{name}: {self[name]} is below {least}, {self[least]}")
+                if self[name] > self[most]:
+                    raise ConfigError(f"{name}: {self[name]} is above {most}, {self[most]}")
+            heartbeat, session = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
+            if self[heartbeat] >= self[session]:
+                raise ConfigError(f"{heartbeat}: must be below {session}")
+        for assignor in self["group.consumer.assignors"]:
+            if assignor not in CONSUMER_ASSIGNORS:
+                raise ConfigError(
+                    f"group.consumer.assignors: {assignor!r} is none of {', '.join(CONSUMER_ASSIGNORS)}; Java classes cannot be loaded"
+                )
 
     def _check_advertised(self) -> None:
         names = {listener.name for listener in self.listeners}

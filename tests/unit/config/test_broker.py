@@ -213,6 +213,17 @@ def test_other_synonyms() -> None:
         ({"max_connections_per_ip_overrides": "localhost"}, "not host:count"),
         ({"authorizer_class_name": "org.x.Y"}, "authorizers are not supported"),
         ({"remote_log_storage_system_enable": "true"}, "tiered storage is not supported"),
+        ({"group_consumer_session_timeout_ms": "1000"}, "below group.consumer.min.session.timeout.ms, 45000"),
+        ({"group_consumer_session_timeout_ms": "60001"}, "above group.consumer.max.session.timeout.ms, 60000"),
+        ({"group_consumer_heartbeat_interval_ms": "1000"}, "below group.consumer.min.heartbeat.interval.ms, 5000"),
+        ({"group_consumer_assignment_interval_ms": "16000"}, "above group.consumer.max.assignment.interval.ms, 15000"),
+        ({"group_consumer_min_session_timeout_ms": "70000"}, "group.consumer.max.session.timeout.ms: 60000 is below"),
+        (
+            {"group_consumer_heartbeat_interval_ms": "5000", "group_consumer_session_timeout_ms": "5000", "group_consumer_min_session_timeout_ms": "1"},
+            "group.consumer.heartbeat.interval.ms: must be below group.consumer.session.timeout.ms",
+        ),
+        ({"group_share_delivery_count_limit": "2", "group_share_min_delivery_count_limit": "3"}, "below group.share.min.delivery.count.limit, 3"),
+        ({"group_consumer_assignors": "uniform,org.x.Mine"}, "'org.x.Mine' is none of uniform, range"),
         ({"durability": "hope"}, "durability: 'hope' is not allowed; allowed: fsync, replicated"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.config.broker import GROUP_BOUNDED
 from headrace.config.options import Option, Type
 from headrace.config.table import (
     broker_options,
@@ -167,12 +168,14 @@ READ_BY_PROPERTY = {
     "process.roles",
     "security.inter.broker.protocol",
 }
+# Bounds of other options, checked with them.
+BOUNDS = {f"group.consumer.{bound}.{what}" for bound in ("min", "max") for what in GROUP_BOUNDED}
 
 
 def test_options_with_an_effect_are_read_by_somebody() -> None:
     package = Path(headrace.__file__).parent
     sources = [file.read_text() for file in package.rglob("*.py") if "config" not in file.relative_to(package).parts]
-    read = {name for text in sources for name in re.findall(r'"([a-z0-9.]+)"', text)} | READ_BY_PROPERTY
+    read = {name for text in sources for name in re.findall(r'"([a-z0-9.]+)"', text)} | READ_BY_PROPERTY | BOUNDS
     defaults = {name for table in (topic_options(), group_options()) for option in table.values() for name, _ in option.synonyms}
     silent = [name for name, option in broker_options().items() if option.effect and name not in read | defaults]
     assert not silent, f"nothing reads {silent}"
