@@ -186,6 +186,33 @@ def test_the_last_in_sync_replica_does_not_lead_when_nothing_is_left_of_it() -> 
         world.run(main(world))
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_replica_that_cannot_be_opened_is_led_by_nobody_until_it_can(clean: bool) -> None:
+    """Only its files cannot be read; the directory, which is all that a controller knows of, is there."""
+
+    async def main(world: World) -> None:
+        node = world.node(BROKER)
+        await node.start(broker())
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.create_topic("t", 1, 1)
+        assert await write(BOOTSTRAP, 3) == [0, 1, 2]
+        if clean:
+            await node.stop()
+        else:
+            node.kill()
+        node.disk.fail("open", errno.EIO, path=f"{DATA}/t-0/*.log", times=None)
+        await node.start()
+        await asyncio.sleep(1)
+        assert (await state(BOOTSTRAP))[0] == -1
+        await node.stop()
+        node.disk.faults.clear()
+        await node.start()
+        assert await write(BOOTSTRAP, 1) == [3]
+
+    with World(1) as world:
+        world.run(main(world))
+
+
 def test_a_topic_that_was_deleted_before_a_crash_is_not_missed() -> None:
     """Its checkpoints outlive it for a moment; so it is with one of the same name that comes later."""
 

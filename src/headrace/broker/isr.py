@@ -240,10 +240,10 @@ class IsrChanges:
             return False
         error = row.error_code
         if not error:
-            if row.leader_epoch == item.leader_epoch and leader.accepted(item.proposal, row.isr, row.partition_epoch):
-                partition.advanced()
-            self.consider_all(partition)
-        elif error in NOT_DONE:
+            # Done, and in force here with the metadata. Before it there may be a new min.insync.replicas, by which the
+            # controller has judged who may lead without this node: nothing is to be committed by the old one any more.
+            return True
+        if error in NOT_DONE:
             logger.info("%s: the controller keeps the ISR %s: %s", partition, list(leader.isr), err_of(error).name)
             if leader.refused(item.proposal):
                 partition.advanced()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.cleaner import Cleaner
 from headrace.broker.lag import REFRESH_MS
-from headrace.storage.log import NO_SPACE
+from headrace.storage.files import NO_SPACE
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker

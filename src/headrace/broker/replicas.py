@@ -19,7 +19,8 @@ from headrace.metadata.image import Partition as Assignment
 from headrace.metadata.versions import DIRECTORIES_LEVEL
 from headrace.replication.throttle import Throttle
 from headrace.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS
-from headrace.storage.log import NO_SPACE, Log
+from headrace.storage.files import NO_SPACE
+from headrace.storage.log import Log
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -192,6 +193,9 @@ class Replicas:
         for topic in delta.topics_deleted.values():
             self._delete_topic(topic.id, topic.name)
             yield
+        for kind, name in delta.configs:
+            if kind == TOPIC_CONFIG:
+                self.reconfigure(name, image)  # first: an ISR is judged by min.insync.replicas
         node_id = self._environment.node_id
         for change in delta.partition_changes():
             yield
@@ -204,9 +208,6 @@ class Replicas:
                     self._remove(removed)
         if self._unassigned:
             self._broker.spawn(self._assign())
-        for kind, name in delta.configs:
-            if kind == TOPIC_CONFIG:
-                self.reconfigure(name, image)
         if delta.brokers:
             self.fetchers.brokers_changed(list(delta.brokers))
             self.isr.brokers_changed(delta.brokers)
@@ -407,7 +408,10 @@ class Replicas:
         if (topic, index) in logs.offline or (lost and not begins_anew):
             # Its records are on a disk that is gone: an empty log in its place would look like the truth.
             if missing is None:
-                logger.error("%s-%d is offline with its log directory", topic, index)
+                logger.error("%s-%d is offline: %s", topic, index, logs.offline.get((topic, index), "its log directory is not there"))
+                if directory in known and self._environment.node_id in (*change.new.isr, *change.new.elr, *change.new.last_known_elr):
+                    # The directory is there, and only what is in it cannot be used: nobody would know that others have to lead.
+                    self._unassigned[change.topic_id, index] = LOST_DIRECTORY
             else:
                 had = (missing.vouched_end,) if missing.is_known else ()
                 logger.critical(EMPTIED if had else VANISHED, missing.folder, *had, RECOVERY_POINTS, HIGH_WATERMARKS)

@@ -38,7 +38,7 @@ from headrace.raft.node import RaftNode
 from headrace.raft.types import Election
 from headrace.raft.voters import Voter
 from headrace.raft.wire import Nonsense, decode_reply, encode_request
-from headrace.storage.log import NO_SPACE
+from headrace.storage.files import NO_SPACE
 
 logger = logging.getLogger("headrace.quorum")
 

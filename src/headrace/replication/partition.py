@@ -127,7 +127,7 @@ class LeaderState:
     def assign(self, isr: Sequence[int], replicas: Sequence[int], partition_epoch: int) -> bool:
         """What the metadata says within an epoch. True when that commits more: one it waited for is out."""
         if partition_epoch <= self.partition_epoch:
-            return False  # the answer to a proposal was faster
+            return False
         self.partition_epoch = partition_epoch
         self.pending = None
         self.isr = tuple(isr)
@@ -244,12 +244,6 @@ class LeaderState:
         self.pending = Proposal(tuple(isr), self.partition_epoch)
         self._recount()
         return self.pending
-
-    def accepted(self, proposal: Proposal, isr: Sequence[int], partition_epoch: int) -> bool:
-        """The controller's answer: the partition as it is now. True when that commits more."""
-        if self.pending is not proposal or partition_epoch <= self.partition_epoch:
-            return False  # the metadata was faster
-        return self.assign(isr, self.replicas, partition_epoch)
 
     def refused(self, proposal: Proposal) -> bool:
         """The controller is known not to have done it. True when that commits more."""

@@ -15,6 +15,9 @@ from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
 
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""A disk that is full is not a broken one."""
+
 
 class File(Protocol):
     """One open file. Offsets and sizes are bytes."""

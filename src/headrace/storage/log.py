@@ -4,7 +4,6 @@ All calls are made on the loop. `append` and `read` are the hot path: they touch
 `recovery` builds a Log from a folder; `durability` syncs.
 """
 
-import errno
 import os.path
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -19,7 +18,7 @@ from headrace.storage import epochs as epoch_file
 from headrace.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from headrace.storage.durability import DirtyPaths, SegmentSync, SyncPlan
 from headrace.storage.epochs import EpochCache
-from headrace.storage.files import Buffer, Disk, File, start_writeback
+from headrace.storage.files import NO_SPACE, Buffer, Disk, File, start_writeback
 from headrace.storage.pool import FilePool
 from headrace.storage.reader import LogReader, Slice
 from headrace.storage.recovery import (
@@ -35,8 +34,6 @@ from headrace.storage.segment import Segment
 from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS, Snapshots, recall, replay
 
 __all__ = ["Log", "Slice"]
-
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 

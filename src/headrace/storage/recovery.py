@@ -33,7 +33,7 @@ from headrace.storage.checkpoints import (
     decode_partition_metadata,
 )
 from headrace.storage.epochs import EpochCache
-from headrace.storage.files import Disk, File
+from headrace.storage.files import NO_SPACE, Disk, File
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX
 from headrace.storage.pool import FilePool
 from headrace.storage.segment import WALK_BYTES, CorruptSegment, Segment, file_name
@@ -461,8 +461,13 @@ class _Recovery:
         """Those of the active segment stay in memory until it is rolled or closed."""
         if segment is self.segments[-1]:
             segment.index_dirty = True
-        else:
+            return
+        try:
             segment.write_indexes()
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            segment.index_dirty = True  # a full disk: whoever reads does without the files, and the next start looks again
 
     def _handle_damage(self, segment: Segment, damage: CorruptSegment) -> None:
         """A torn tail ends the log here; anything else is set aside and leaves a hole. See decision 0002."""

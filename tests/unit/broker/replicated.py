@@ -5,7 +5,7 @@ every broker that it does not keep in the dark.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,12 +82,8 @@ class Dictator:
         self.decide(m.FenceBrokerRecord(id=node_id, epoch=self.image.brokers[node_id].epoch))
 
     def create(self, replicas: list[int], partitions: int = 1, isr: list[int] | None = None, **configs: str) -> None:
-        settings = [
-            m.ConfigRecord(resource_type=TOPIC_CONFIG, resource_name=T, name=name.replace("_", "."), value=value)
-            for name, value in configs.items()
-        ]
         self.decide(
-            *settings,
+            *settings(configs),
             m.TopicRecord(name=T, topic_id=TOPIC_ID),
             *(
                 m.PartitionRecord(
@@ -97,6 +93,9 @@ class Dictator:
                 for index in range(partitions)
             ),
         )  # fmt: skip
+
+    def configure(self, **configs: str) -> None:
+        self.decide(*settings(configs))
 
     def change(self, index: int = 0, **fields: Any) -> None:
         """leader=, isr=, replicas=, ..."""
@@ -145,6 +144,13 @@ class Dictator:
         return broker is None or broker.fenced or state.broker_epoch not in (-1, broker.epoch)
 
 
+def settings(configs: Mapping[str, str]) -> list[m.ConfigRecord]:
+    return [
+        m.ConfigRecord(resource_type=TOPIC_CONFIG, resource_name=T, name=name.replace("_", "."), value=value)
+        for name, value in configs.items()
+    ]
+
+
 def difference(old: Image, new: Image) -> Delta:
     """What a broker that was away replays: everything between two images, as far as the tests change it."""
     delta = Delta(old)
@@ -170,6 +176,9 @@ def difference(old: Image, new: Image) -> Delta:
                         leader=p.leader, leader_epoch=p.leader_epoch, partition_epoch=p.partition_epoch,
                     )
                 )  # fmt: skip
+    for name, value in new.config(TOPIC_CONFIG, T).items():
+        if old.config(TOPIC_CONFIG, T).get(name) != value:
+            delta.replay(m.ConfigRecord(resource_type=TOPIC_CONFIG, resource_name=T, name=name, value=value))
     for topic in old.topics.values():
         if topic.id not in new.topics:
             delta.replay(m.RemoveTopicRecord(topic_id=topic.id))

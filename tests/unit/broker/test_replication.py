@@ -267,6 +267,32 @@ def test_a_deposed_leader_that_hears_nothing_commits_nothing() -> None:
     run(scenario)
 
 
+def test_an_isr_counts_with_the_metadata_and_not_with_the_controllers_answer() -> None:
+    """The controller has raised min.insync.replicas, and then let the leader go on alone: whoever left stays eligible. The
+    leader must not commit by the minimum that it knows of before it has heard of both."""
+
+    async def scenario(brokers: Brokers) -> None:
+        dictator = brokers.dictator
+        dictator.create([1, 2], min_insync_replicas="1")
+        assert await brokers.produce(1, 10) == "NONE"
+        await brokers.in_step([1, 2])
+        brokers.kill(2)
+        dictator.in_the_dark.add(1)
+        dictator.configure(min_insync_replicas="2")
+        waiting = asyncio.create_task(brokers.produce(1, 5, timeout_ms=60_000))
+        await brokers.until(lambda: dictator.alterations == [(1,)])
+        await asyncio.sleep(5)
+        assert brokers.ends()[1] == (10, 15), "before it has heard"
+        dictator.in_the_dark.clear()
+        dictator.enlighten(1, brokers.broker(1))
+        await asyncio.sleep(5)
+        assert brokers.ends()[1] == (10, 15) and not waiting.done(), "after it has"
+        dictator.configure(min_insync_replicas="1")
+        assert await waiting == "NONE"
+
+    run(scenario, 2)
+
+
 def test_kip_101_scenario_1_the_high_watermark_is_not_where_a_follower_cuts() -> None:
     """B has a committed record but has not heard that it is; it restarts, and A dies at once. Cutting B's log to its
     own high watermark would lose the record."""

@@ -81,9 +81,9 @@ def test_a_proposal_does_not_count_towards_the_minimum() -> None:
     state = leader([1], min_isr=2, replicas=2)
     state.own_reached(5)
     fetch(state, 2, 5, end=5)
-    proposal = state.propose([1, 2])
+    state.propose([1, 2])
     assert state.high_watermark == 0 and state.too_few
-    assert state.accepted(proposal, [1, 2], 8) and state.high_watermark == 5
+    assert state.assign([1, 2], [1, 2], 8) and state.high_watermark == 5
     state.require_min_isr()
 
 
@@ -156,9 +156,9 @@ def test_whoever_should_leave_counts_until_the_controller_says_so() -> None:
     state = leader([1, 2])
     state.own_reached(10)
     fetch(state, 2, 4)
-    proposal = state.propose([1])
+    state.propose([1])
     assert not state.own_reached(12) and state.high_watermark == 4
-    assert state.accepted(proposal, [1], 8) and state.high_watermark == 12
+    assert state.assign([1], [1, 2], 8) and state.high_watermark == 12
     assert state.partition_epoch == 8 and state.pending is None
 
 
@@ -234,10 +234,9 @@ def test_one_that_has_lost_committed_records_leaves_at_once() -> None:
 # ---- what the metadata says
 
 
-def test_metadata_that_is_older_than_the_controllers_answer_changes_nothing() -> None:
+def test_metadata_that_is_older_than_what_is_known_changes_nothing() -> None:
     state = leader([1, 2, 3])
-    proposal = state.propose([1, 2])
-    state.accepted(proposal, [1, 2], 9)
+    state.assign([1, 2], [1, 2, 3], 9)
     state.assign([1, 2, 3], [1, 2, 3], 8)
     assert state.isr == (1, 2) and state.partition_epoch == 9
 
@@ -246,7 +245,7 @@ def test_an_answer_that_comes_after_the_metadata_changes_nothing() -> None:
     state = leader([1, 2, 3])
     proposal = state.propose([1, 2])
     state.assign([1, 2, 3], [1, 2, 3, 4], 9)
-    assert not state.accepted(proposal, [1, 2], 8) and not state.refused(proposal)
+    assert not state.refused(proposal)
     assert state.isr == (1, 2, 3) and list(state.followers) == [2, 3, 4]
 
 

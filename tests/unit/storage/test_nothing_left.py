@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from headrace.config import LogConfig
 from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
 from headrace.testing.simulator.disk import CrashMode, MemoryDisk
@@ -47,6 +48,27 @@ def test_a_full_disk_that_has_no_room_for_epochs_does_not_fail_the_log() -> None
     del fault
     again.flush()
     assert Log.open(disk, FOLDER, again.config, clean=True, now_ms=1000).epochs.entries == [(0, 0), (4, 1)]
+
+
+def test_a_log_is_recovered_on_a_full_disk() -> None:
+    """Its indexes are built again and find no room: records are read without them, and it goes on when there is some."""
+    disk = MemoryDisk()
+    disk.make_dirs("/data")
+    disk.sync_all()
+    config = LogConfig(segment_bytes=300)
+    log = open_log(disk, config=config)
+    for _ in range(20):
+        append(log)
+    log.flush()
+    assert len(log.segments) > 3
+    disk.crash(Random(1), CrashMode.LOSE)
+    disk.fail("append", errno.ENOSPC, times=None, short=True)
+    again = open_log(disk, config=config)
+    assert offsets(read_all(again)) == list(range(20))
+    disk.faults.clear()
+    append(again)
+    again.close()
+    assert offsets(read_all(open_log(disk, clean=True, config=config))) == list(range(21))
 
 
 def test_a_dir_whose_epochs_found_no_room_is_not_called_closed_in_order() -> None:
