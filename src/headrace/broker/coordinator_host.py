@@ -180,7 +180,7 @@ class ShardHost:
         batch = self._last_batch()
         if batch is None:
             return response
-        batch.answers.append((asker, response))
+        self._park(batch, asker, response)
         return None
 
     def _timer_due(self, key: Hashable) -> None:
@@ -217,12 +217,18 @@ class ShardHost:
                 # Not from within a decision: an answer lets its connection go on to the next one.
                 self.coordinator.deliver([(waiting, promise.response)])
             else:
-                batch.answers.append((waiting, promise.response))
+                self._park(batch, waiting, promise.response)
         if response is None or batch is None:
             return response
         if asker is not None:
-            batch.answers.append((asker, response))
+            self._park(batch, asker, response)
         return None
+
+    def _park(self, batch: Batch, asker: Asker, response: Any) -> None:
+        """Answer once `batch` is committed. One whose time was up before has its clock started again for those to come."""
+        batch.answers.append((asker, response))
+        if batch.bucket is None and batch is not self._pending:
+            self.coordinator.wheel.add(batch, self.coordinator.commit_timeout_ms)
 
     def _last_batch(self) -> Batch | None:
         """What the latest decision waits for; None when all that was written is committed."""

@@ -241,6 +241,27 @@ def test_a_mistake_in_a_decision_costs_one_answer_and_a_reload() -> None:
     in_world(main)
 
 
+def test_nobody_waits_longer_than_the_timeout_for_what_is_not_committed() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world, **{"offsets.commit.timeout.ms": "2000"})
+        first, second = await connect(), await connect()
+        assert await commit(first, "g", 1) is Err.NONE
+        syncer = machine.broker.syncer
+        sync, syncer.dirty = syncer.dirty, lambda partition: None  # type: ignore[method-assign]
+        assert await commit(first, "g", 2) is Err.COORDINATOR_NOT_AVAILABLE
+        # Both rest on the same batch, whose own time is up.
+        heartbeat = m.HeartbeatRequest(group_id="g", generation_id=1, member_id="nobody")
+        for connection in (first, second):
+            started = asyncio.get_running_loop().time()
+            assert (await connection.request(ApiKey.HEARTBEAT, heartbeat)).error_code == Err.COORDINATOR_NOT_AVAILABLE
+            assert 1.9 < asyncio.get_running_loop().time() - started < 2.5
+        syncer.dirty = sync  # type: ignore[method-assign]
+        assert await commit(second, "g", 3) is Err.NONE
+        assert await committed("g") == {0: 3}
+
+    in_world(main)
+
+
 def test_many_answers_are_given_in_order_over_several_turns() -> None:
     class Asker:
         def __init__(self, number: int) -> None:
