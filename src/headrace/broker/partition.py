@@ -204,8 +204,11 @@ class Partition:
         node_id = self.environment.node_id
         self.leader_throttled = is_throttled(config.leader_replication_throttled_replicas, self.index, node_id)
         self.follower_throttled = is_throttled(config.follower_replication_throttled_replicas, self.index, node_id)
-        if self.leader is not None and self.leader.configure(config.min_insync_replicas):
-            self._committed(self.leader.high_watermark)
+        if self.leader is not None:
+            if self.leader.configure(config.min_insync_replicas):
+                self._committed(self.leader.high_watermark)
+            if not self._durable_acks:
+                self._reached(self.log.end_offset)  # records may have waited for the disk until now
 
     def restore(self, high_watermark: int) -> None:
         """What was known to be committed in the last life of this node."""

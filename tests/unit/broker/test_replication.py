@@ -132,6 +132,24 @@ def test_what_the_leader_has_not_synced_does_not_count_either() -> None:
     run(scenario, 2)
 
 
+def test_who_waits_for_a_sync_that_is_no_longer_asked_for_waits_no_longer() -> None:
+    """A topic's flush.messages=1 is taken back while a record waits for the disk, and nothing more is written."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1], flush_messages="1")
+        assert await brokers.produce(1) == "NONE"
+        held = HeldSyncs(Sim(brokers.world, brokers.node(1), brokers.broker(1)))
+        waiting = asyncio.create_task(brokers.produce(1, 4, timeout_ms=60_000))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        brokers.dictator.configure(flush_messages="1000")
+        held.let_go()
+        async with asyncio.timeout(5):
+            assert await waiting == "NONE"
+
+    run(scenario, 1, durability="replicated")
+
+
 def test_a_new_topic_is_copied_at_once_though_the_last_fetch_is_parked() -> None:
     """A Fetch waits up to half a second at the leader; what is new does not wait for it."""
 
