@@ -266,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         if produced or fetched:
             self.listener.router.turn_done(produced, fetched, started)
         if self._idle_poll is not None:
-            self._idle_poll.served(started, small)
+            self._idle_poll.served(started, small and self.broker.syncer.idle)
         self._processing = False
         if failure is not None:
             self._fail(failure)

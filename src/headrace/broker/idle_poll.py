@@ -3,7 +3,7 @@
 A process that sleeps is woken in some 40 µs on a virtual machine, as long as all of a small request takes. Where the
 next one has come within `POLL_S` nearly every time, asking the kernel over and over in between is quicker, and costs no
 more: going to sleep and waking up are work too. Where requests are far apart, or so large that nobody would notice,
-the loop sleeps as always.
+the loop sleeps as always; so it does while a thread syncs, which would have to wait for the interpreter's lock.
 """
 
 import os
@@ -34,7 +34,7 @@ class IdlePoll:
         self._polling = False
 
     def served(self, now: float, small: bool) -> None:
-        """A connection had its turn at `now`."""
+        """A connection had its turn at `now`; `small` when the next one may be worth staying awake for."""
         self._turns += 1
         if not small:
             self._points = min(0, self._points)
