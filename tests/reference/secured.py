@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.reference.apache import ApacheKafka, free_ports
+from tests.reference.apache import SMALL_INTERNAL_TOPICS, ApacheKafka, free_ports
 from tests.reference.certificates import Identity
 
 LISTENERS = {"TLS": "SSL", "MUTUAL": "SSL", "ELSEWHERE": "SSL", "LOGIN": "SASL_PLAINTEXT", "SHORT": "SASL_PLAINTEXT", "BOTH": "SASL_SSL"}
@@ -27,7 +27,8 @@ class SecuredKafka(ApacheKafka):
 
     def __init__(self, folder: Path) -> None:
         scram = [f"{mechanism}=[name={USER},password={SECRET}]" for mechanism in _MODULES if "SCRAM" in mechanism]
-        super().__init__(folder, format_args=[word for one in scram for word in ("--add-scram", one)])
+        add = [word for one in scram for word in ("--add-scram", one)]
+        super().__init__(folder, properties=SMALL_INTERNAL_TOPICS, format_args=add)
         self.ports = dict(zip(LISTENERS, free_ports(len(LISTENERS))))
         self.ca = Identity("test CA")
         self.client = Identity("client", self.ca)

@@ -2,9 +2,14 @@
 
 import asyncio
 import json
+import pickle
+import subprocess
+import sys
+from contextvars import copy_context
 
 import pytest
 
+from headrace.cli.app import run as command
 from headrace.client import (
     Admin,
     BrokerUnreachable,
@@ -18,9 +23,16 @@ from headrace.client.group_consumer import GroupConsumer
 from headrace.client.producer_core import OutgoingBatch, ProducerCore
 from headrace.client.raw import fetch
 from headrace.records.batch import Record, build_batch, iter_records
+from headrace.spark.pipelines.load import load_pipeline
+from headrace.spark.pipelines.outside import prepare_topics, topic_ends
+from headrace.spark.source import source_schema
+from headrace.spark.stream import HeadraceStreamReader
+from tests.reference import spark_kafka
 from tests.reference.apache import Unavailable
 from tests.reference.certificates import PASSWORD, Identity
 from tests.reference.secured import SECRET, secured_kafka
+from tests.spark.source_data import committed, make, put_numbers
+from tests.spark.topics import records_of
 
 pytestmark = pytest.mark.reference
 
@@ -166,6 +178,36 @@ def test_a_file_that_goes_away_is_named_when_the_connection_is_made(kafka, tmp_p
     run(play())
 
 
+# -- commands
+
+
+def test_commands_connect_by_a_file_of_settings(kafka, tmp_path, capsys):
+    def call(*words: str) -> tuple[int, str]:
+        # A context of its own: a command in this process must leave nothing behind.
+        try:
+            code = copy_context().run(command, [*words, "-b", kafka.at("BOTH"), "--command-config", str(file)])
+        except SystemExit as end:
+            code = end.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    file = tmp_path / "client.properties"
+    file.write_text(_properties(kafka.settings("BOTH", "SCRAM-SHA-256")))
+    assert call("topic", "create", "by-command")[0] == 0
+    code, shown = call("topic", "list")
+    assert code == 0 and "by-command" in shown
+    code, shown = call("doctor", "--data", str(tmp_path / "data"))
+    assert "reachable from here" in shown
+    file.write_text(_properties(kafka.settings("BOTH", "SCRAM-SHA-256", "wr0ng")))
+    for words in (["topic", "list"], ["doctor", "--data", str(tmp_path / "data")]):
+        code, shown = call(*words)
+        assert code == 1 and "refused the login of 'alice'" in shown and "wr0ng" not in shown
+
+
+def _properties(settings: dict[str, str]) -> str:
+    return "".join(f"{name}={value}\n".replace("\\", "\\\\") for name, value in settings.items())
+
+
 # -- Spark
 
 
@@ -174,28 +216,63 @@ def options(kafka, *args) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in given.items()}
 
 
-def test_spark_reads_and_writes_with_a_login_over_tls(spark, kafka, tmp_path):
+def test_spark_reads_and_writes_with_a_login_over_tls(spark, kafka):
     given = options(kafka, "SCRAM-SHA-512")
-    run(_make(kafka, "spark-secured", "spark-dead"))
+    make(kafka.bootstrap, "spark-secured")
+    make(kafka.bootstrap, "spark-dead")
     frame = spark.range(500).selectExpr("CAST(id AS STRING) AS key", "IF(id = 7, 'broken', concat('{\"n\":', id, '}')) AS value")
     frame.write.format("headrace").options(**given).option("topic", "spark-secured").mode("append").save()
-    # As a stream, with a typed value and letters: every part that connects does so.
+    # Letters are written by the task that reads.
     letters = {"valueFormat": "json", "valueSchema": "n BIGINT", "badRows": "deadLetter", "deadLetterTopic": "spark-dead"}
-    read = spark.readStream.format("headrace").options(**given, **letters).option("subscribe", "spark-secured")
-    stream = read.option("startingOffsets", "earliest").option("kafka.group.id", "spark-secured").load().select("value.n")
-    query = (
-        stream.writeStream.format("memory").queryName("secured").option("checkpointLocation", str(tmp_path))
-        .trigger(availableNow=True).start()
-    )  # fmt: skip
-    query.awaitTermination()
-    numbers = sorted(row.n for row in spark.table("secured").collect())
-    assert numbers == [n for n in range(500) if n != 7]
-    back = spark.read.format("headrace").options(**given).option("subscribe", "spark-dead").load()
-    assert [bytes(row.value) for row in back.collect()] == [b"broken"]
-    shown = json.dumps([progress.json for progress in query.recentProgress])
-    shown += back._jdf.queryExecution().toString() + str(query._jsq.toString())
-    shown += "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file() and "rocks" not in path.name)
-    assert SECRET not in shown and json.dumps(SECRET)[1:-1] not in shown and "ice" not in shown
+    read = spark.read.format("headrace").options(**given, **letters).option("subscribe", "spark-secured").load()
+    assert sorted(row.n for row in read.select("value.n").collect()) == [n for n in range(500) if n != 7]
+    assert values_of(kafka, "spark-dead") == [b"broken"]
+    plans = read._jdf.queryExecution()
+    # A part of the password that no kind of quoting changes.
+    assert "s=ecret" in SECRET
+    assert "s=ecret" not in plans.toString() + spark._jvm.PythonSQLUtils.explainString(plans, "formatted")
+
+
+def test_spark_blots_out_every_secret_where_it_shows_options(spark, kafka):
+    """Event logs show options of some commands: what is secret must be so by Spark's own rules."""
+    secrets = {f"kafka.{name}": "hush" for name in ("ssl.truststore.password", "ssl.keystore.password", "ssl.key.password")}
+    given = options(kafka, "SCRAM-SHA-512") | secrets
+    scala = spark._jvm.PythonUtils.toScalaMap(given)
+    shown = spark._jsparkSession.sessionState().conf().redactOptions(scala).toString()
+    assert kafka.at("BOTH") in shown
+    assert "hush" not in shown and "s=ecret" not in shown
+
+
+def test_a_stream_tells_its_progress_with_a_login(kafka):
+    given = options(kafka, "PLAIN") | {"subscribe": "stream-secured", "startingOffsets": "earliest", "kafka.group.id": "g"}
+    make(kafka.bootstrap, "stream-secured")
+    put_numbers(kafka.bootstrap, "stream-secured", 0, range(30))
+    stream = HeadraceStreamReader(source_schema(given), given)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    # Tasks have a copy that was pickled.
+    parts, task = stream.partitions(start, end), pickle.loads(pickle.dumps(stream))
+    values = [value for part in parts for batch in task.read(part) for value in batch["value"].to_pylist()]
+    assert values == [b"%d" % i for i in range(30)]
+    stream.commit(end)
+    stream.stop()
+    assert committed(kafka.bootstrap, "g") == {("stream-secured", 0): 30}
+
+
+def test_topics_of_a_pipeline_are_looked_up_with_its_login(kafka, tmp_path):
+    settings = "".join(f"  {name}: {json.dumps(value)}\n" for name, value in kafka.settings("BOTH", "PLAIN").items())
+    text = (
+        f"name: secured\nbootstrap: {kafka.at('BOTH')}\nkafka:\n{settings}"
+        "sources:\n  a: {topic: pipeline-in}\nsinks:\n  b: {from: a, topic: pipeline-out, create_partitions: 2}\n"
+    )
+    make(kafka.bootstrap, "pipeline-in")
+    (tmp_path / "pipeline.yaml").write_text(text)
+    pipeline = load_pipeline(tmp_path / "pipeline.yaml", {})
+    assert run(prepare_topics(pipeline, create=True)) == []
+    assert run(topic_ends(pipeline)) == {"pipeline-in": {"0": 0}}
+    (tmp_path / "pipeline.yaml").write_text(text.replace("ecret", "wr0ng"))
+    [problem] = run(prepare_topics(load_pipeline(tmp_path / "pipeline.yaml", {}), create=True))
+    assert problem.where.key == "kafka.security.protocol" and "refused the login of 'alice'" in problem.message
 
 
 def test_spark_is_told_of_a_wrong_password_before_any_task(spark, kafka):
@@ -213,7 +290,24 @@ def test_spark_is_told_of_a_wrong_password_before_any_task(spark, kafka):
         assert "wr0ng" not in str(error.value)
 
 
-async def _make(kafka, *topics) -> None:
-    async with Admin(kafka.bootstrap) as admin:
-        for topic in topics:
-            await admin.create_topic(topic, 1)
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_sparks_own_connector_takes_the_same_options(kafka):
+    try:
+        spark_kafka.jars()
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    make(kafka.bootstrap, "connector-secured")
+    put_numbers(kafka.bootstrap, "connector-secured", 0, range(100))
+    given = options(kafka, "SCRAM-SHA-512") | {"subscribe": "connector-secured"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.secured_job"],
+        input=json.dumps(given), capture_output=True, text=True, check=False, timeout=800,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["kafka"] == found["headrace"] == [str(i) for i in range(100)]
+
+
+def values_of(kafka, topic) -> list[bytes | None]:
+    return [record.value for records in records_of(kafka.bootstrap, topic).values() for record in records]
