@@ -147,6 +147,8 @@ def test_what_goes_wrong_is_told_in_one_sentence(kafka, tmp_path):
         ("ELSEWHERE", kafka.settings("ELSEWHERE"), SecurityFailed, r"is not for '127\.0\.0\.1'"),
         ("MUTUAL", kafka.settings("MUTUAL"), SecurityFailed, r"may want a certificate of this client"),
         ("MUTUAL", mutual(kafka, stranger), SecurityFailed, r"does not trust this client's certificate"),
+        # The broker's key is elliptic: it has no such suite to offer.
+        ("TLS", tls | {"ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}, SecurityFailed, r"do not agree on TLS"),
         ("TLS", {}, SecurityFailed, r"speaks TLS: set security\.protocol to SSL or SASL_SSL"),
         ("BOTH", login, SecurityFailed, r"speaks TLS: set security\.protocol to SASL_SSL"),
         ("LOGIN", {}, ConnectionLost, r"may want a login: set security\.protocol to SASL_PLAINTEXT"),

@@ -378,8 +378,8 @@ class Connection:
 
     def _lost(self, error: Exception | None) -> None:
         failure = diagnosis.lost(self.peer, error, self.security)
-        nothing_answered = self._first_id > 0 and self._first_id in self._waiting
-        if nothing_answered and self.security.credentials is None and isinstance(failure, ConnectionLost):
+        hung_up_at_once = error is None and self._first_id > 0 and self._first_id in self._waiting
+        if hung_up_at_once and self.security.credentials is None:
             failure = ConnectionLost(f"{failure}; {diagnosis.login_wanted(self.security)}")
         self._fail(failure)
 

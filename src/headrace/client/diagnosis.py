@@ -9,7 +9,7 @@ _HOST_MISMATCH = (62, 64)
 _EXPIRED = 10
 _NOT_YET_VALID = 9
 _TLS_HEAD = (0x15, 0x16)
-_NO_CERTIFICATE = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE", "BAD_CERTIFICATE")
+_NO_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE")
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 
 
@@ -39,11 +39,13 @@ def tls_failed(peer: str, host: str, error: OSError, security: Security) -> Clie
         return SecurityFailed(f"{peer} speaks no TLS: set {prefix}security.protocol to {without_tls(security)}")
     if "UNKNOWN_CA" in reason or "CERTIFICATE_UNKNOWN" in reason:
         return SecurityFailed(f"{peer} does not trust this client's certificate ({words}): have it signed by a CA that the brokers trust")
-    if any(mark in reason for mark in _NO_CERTIFICATE) and (security.tls is None or security.tls.own is None):
+    has_certificate = security.tls is not None and security.tls.own is not None
+    if any(mark in reason for mark in _NO_CERTIFICATE) and not has_certificate:
         return SecurityFailed(f"{peer} refused TLS ({words}): it may want a certificate of this client; set {prefix}ssl.keystore.location")
     return SecurityFailed(
         f"{peer} and this client do not agree on TLS ({words}): compare {prefix}ssl.enabled.protocols and "
         f"{prefix}ssl.cipher.suites with the broker's"
+        + ("" if has_certificate else f", which may also want a certificate of this client ({prefix}ssl.keystore.location)")
     )
 
 

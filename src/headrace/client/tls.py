@@ -98,8 +98,8 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
         raise SettingRefused(source, "holds no certificate", "put those in that the brokers' are signed with")
     try:
         context.load_verify_locations(cadata=found)
-    except ssl.SSLError as error:
-        raise SettingRefused(source, f"cannot be used ({_why(error)})", "its certificates are damaged") from None
+    except (ssl.SSLError, ValueError):
+        raise SettingRefused(source, "cannot be used", "its certificates are damaged") from None
 
 
 def _identify(context: ssl.SSLContext, store: Store) -> None:

@@ -1,6 +1,7 @@
 """A broker of a few lines that answers what a test tells it to, so that every misbehaviour can be played."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -31,13 +32,14 @@ class FakeBroker:
         self.seen: list[tuple[ApiKey, int, Any]] = []
         self.topics: dict[str, m.MetadataResponse.MetadataResponseTopic] = {}
         self.greeting = b""
+        self.tls: ssl.SSLContext | None = None
         self.connections = 0
         self._received = asyncio.Condition()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, self.host, self.port)
+        self._server = await asyncio.start_server(self._serve, self.host, self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
