@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MEMBERS = 50
 GROUPS, GROUP_MEMBERS = 1000, 5
+FORMED_AT_ONCE = 100
 SESSION_MS = 300_000
 """Longer than a thousand groups take to form, which send no heartbeats meanwhile."""
 HEARTBEAT_S = 3.0
@@ -38,7 +39,7 @@ LOADED = (200_000, 1_000_000)
 """Offsets to load: both brokers, then Headrace alone."""
 COMMIT_PARTITIONS = 100
 REQUEST_PARTITIONS = 1000
-LOADING, NOT_COORDINATOR, REBALANCE, MEMBER_ID_REQUIRED = 14, 16, 27, 79
+LOADING, NOT_COORDINATOR, UNKNOWN_MEMBER, MEMBER_ID_REQUIRED = 14, 16, 25, 79
 JOIN_VERSION, SYNC_VERSION, COMMIT_VERSION, LIST_VERSION, FIND_VERSION = 5, 3, 7, 2, 1
 BUFFER = bytearray(1 << 20)
 PROBE_S = 0.002
@@ -87,7 +88,8 @@ class Member:
 
     def joined(self) -> Any:
         answer = receive(self.sock, ApiKey.JOIN_GROUP, JOIN_VERSION)
-        self.member_id = answer.member_id or self.member_id
+        # One that the group has given up, since it came too late to a round, begins anew.
+        self.member_id = "" if answer.error_code == UNKNOWN_MEMBER else answer.member_id or self.member_id
         self.generation = answer.generation_id
         return answer
 
@@ -110,7 +112,11 @@ def rebalance(members: Sequence[Member]) -> bool:
     """All join and get their assignment. False: a late member began another one."""
     for member in members:
         member.join()
-    answers = joined(members)
+    return synced(members, joined(members))
+
+
+def synced(members: Sequence[Member], answers: Sequence[Any]) -> bool:
+    """All who have joined get their assignment."""
     if any(answer.error_code for answer in answers) or len({answer.generation_id for answer in answers}) > 1:
         return False
     for member, answer in zip(members, answers):
@@ -122,12 +128,15 @@ def rebalance(members: Sequence[Member]) -> bool:
 def joined(members: Sequence[Member]) -> list[Any]:
     """The answers of all. While a group forms, those who were answered join again, since the others wait for them."""
     answers: dict[Member, Any] = {}
-    by_socket = {member.sock: member for member in members}
+    by_socket = {member.sock.fileno(): member for member in members}
     while len(answers) < len(members):
-        waiting = [member.sock for member in members if member not in answers]
-        ready, _, _ = select.select(waiting, [], [], 0.2)
-        for sock in ready:
-            answers[by_socket[sock]] = by_socket[sock].joined()
+        poll = select.poll()
+        for descriptor, member in by_socket.items():
+            if member not in answers:
+                poll.register(descriptor, select.POLLIN)
+        ready = poll.poll(200)
+        for descriptor, _ in ready:
+            answers[by_socket[descriptor]] = by_socket[descriptor].joined()
         if not ready:
             for member in answers:
                 member.join()
@@ -178,18 +187,8 @@ def heartbeats(broker: Broker, seconds: float) -> "Measures":
         for group in groups:
             find_coordinator(group[0].sock, group[0].group)
         begin = time.perf_counter()
-        for member in everybody:
-            member.join()
-            assert member.joined().error_code == MEMBER_ID_REQUIRED
-        for member in everybody:
-            member.join()
-        for member in everybody:
-            answer = member.joined()
-            member.sync([row.member_id for row in answer.members])
-        errors = {member: member.synced() for member in everybody}
-        for group in groups:
-            while any(errors[member] for member in group):  # its first round began without some of them
-                errors.update(dict.fromkeys(group, 0 if rebalance(group) else REBALANCE))
+        for first in range(0, GROUPS, FORMED_AT_ONCE):
+            form(groups[first : first + FORMED_AT_ONCE])
         formed_s = time.perf_counter() - begin
         beats = [member.heartbeat() for member in everybody]
         spent = load.measured(broker.pid, lambda: _beat(everybody, beats, max(seconds, HEARTBEAT_S)))
@@ -197,6 +196,20 @@ def heartbeats(broker: Broker, seconds: float) -> "Measures":
         "formed s": formed_s, "heartbeats/s": spent.requests_per_s, "CPU µs/heartbeat": spent.cpu_us_per_request,
         "share of a core %": 100 * spent.broker_cpu_s / spent.seconds, **memory_mb(broker.pid),
     }  # fmt: skip
+
+
+def form(groups: Sequence[Sequence[Member]]) -> None:
+    """Groups wait seconds for late members of their first round, so several form at once; too many would be late."""
+    everybody = [member for group in groups for member in group]
+    for member in everybody:
+        member.join()
+        assert member.joined().error_code == MEMBER_ID_REQUIRED
+    for member in everybody:
+        member.join()
+    for group in groups:
+        if not synced(group, joined(group)):
+            while not rebalance(group):
+                pass
 
 
 def _beat(members: Sequence[Member], requests: Sequence[bytes], seconds: float) -> tuple[int, int]:
