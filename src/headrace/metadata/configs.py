@@ -18,13 +18,13 @@ from headrace.config.alter import (
     replace_all,
 )
 from headrace.errors import Err, KafkaError
-from headrace.metadata.image import Image
+from headrace.metadata.image import NO_LEADER, Image
 from headrace.metadata.names import check_topic_name
 from headrace.metadata.outcome import Outcome, check_size
 from headrace.metadata.policy import MIN_ISR
 from headrace.metadata.records import Record
 from headrace.metadata.snapshot import config_record
-from headrace.metadata.versions import ELR_VERSION
+from headrace.metadata.versions import ELR_VERSION, level
 from headrace.protocol import messages as m
 
 Alter = Callable[[Any, dict[str, str]], Altered]
@@ -113,19 +113,41 @@ def _alter_all(
         else:
             answer(resource, Err.NONE, None)
     if ELR_VERSION in image.features:
-        records += _clear_eligible(records)
+        records += _clear_eligible(image, records)
     check_size(len(records))
     return records
 
 
-def _clear_eligible(records: Sequence[Record]) -> list[Record]:
+def _clear_eligible(image: Image, records: Sequence[Record]) -> list[Record]:
     """Who is eligible to lead was found out under the old minimum, and says nothing under the new one (KIP-966)."""
     cleared: list[Record] = []
     for record, _ in records:
         if isinstance(record, m.ConfigRecord) and record.name == MIN_ISR:
             topic = record.resource_name if record.resource_type == Resource.TOPIC else ""
             cleared.append((m.ClearElrRecord(topic_name=topic), 0))
+            cleared += _waiting(image, topic)
     return cleared
+
+
+def _waiting(image: Image, topic: str) -> list[Record]:
+    """Of partitions without an ISR, all that was committed was so under the old minimum: whoever was eligible still is.
+
+    Apache Kafka forgets them, and nobody is left that could ever lead.
+    """
+    version = level(image.metadata_version).partition_change_record
+    return [
+        (
+            m.PartitionChangeRecord(
+                topic_id=topic_id,
+                partition_id=number,
+                eligible_leader_replicas=list(partition.elr),
+                last_known_elr=list(partition.last_known_elr),
+            ),
+            version,
+        )
+        for (topic_id, number), partition in image.partitions_of(NO_LEADER)
+        if not partition.isr and (partition.elr or partition.last_known_elr) and topic in ("", image.topics[topic_id].name)
+    ]
 
 
 def _alter_one(image: Image, resource: Any, config: BrokerConfig, alter: Alter) -> list[Record]:

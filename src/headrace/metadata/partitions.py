@@ -172,7 +172,8 @@ def _elect(
         return
     if leader in wanted.elr:
         wanted.isr = [leader]
-        wanted.elr = [r for r in wanted.elr if r != leader]
+        # Enough to commit by itself, if the minimum was lowered meanwhile: then nobody else has all that it will commit.
+        wanted.elr = [r for r in wanted.elr if r != leader] if rules.min_isr > 1 else []
     record.leader = leader
     if unclean:
         record.isr = [leader]

@@ -1,0 +1,51 @@
+"""Eligible leader replicas (KIP-966) and a minimum of in-sync replicas that changes while nobody leads."""
+
+import asyncio
+
+import pytest
+
+from headrace.client.admin import Admin, Resource
+from headrace.client.cluster import Cluster
+from headrace.testing.simulator.world import World
+from tests.simulation.cluster import SimCluster
+from tests.simulation.test_lost_records import write
+
+
+async def leader(cluster: SimCluster) -> int:
+    async with Cluster(cluster.bootstrap, retry_timeout_s=20.0) as client:
+        return (await client.topic("t")).partitions[0].leader
+
+
+async def until_led_by(cluster: SimCluster, node: int) -> None:
+    async with asyncio.timeout(30):
+        while await leader(cluster) != node:
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("resource", [(Resource.TOPIC, "t"), (Resource.BROKER, "")])
+def test_replicas_stay_eligible_through_a_change_of_the_minimum_and_no_longer(resource: tuple[Resource, str]) -> None:
+    async def main(world: World) -> None:
+        cluster = SimCluster(world, 5)  # three are there all the time, and decide
+        await cluster.start()
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.create_topic("t", assignments={0: [1, 2]})
+            assert await write(cluster.bootstrap, 3) == [0, 1, 2]
+            for name in ("n1", "n2"):
+                cluster.node(name).kill()
+                await asyncio.sleep(1)
+            assert await leader(cluster) == -1
+            await admin.alter_configs(*resource, set={"min.insync.replicas": "1"})
+        await cluster.restart("n2")
+        await until_led_by(cluster, 2)
+        assert await write(cluster.bootstrap, 2) == [3, 4], "one is enough now"
+        cluster.node("n2").kill()
+        await cluster.restart("n1")
+        await asyncio.sleep(5)
+        assert await leader(cluster) == -1, "it lacks what the other one has committed"
+        await cluster.restart("n2")
+        assert await write(cluster.bootstrap, 1) == [5]
+        await cluster.calm("t")
+        cluster.assert_replicas_equal("t", 1)
+
+    with World(1) as world:
+        world.run(main(world))
