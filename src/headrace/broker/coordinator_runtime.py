@@ -16,6 +16,7 @@ from headrace.broker.coordinator_host import Asker, ShardHost, State
 from headrace.broker.coordinator_loading import Loader
 from headrace.broker.coordinator_timers import Timers
 from headrace.broker.partition import Partition
+from headrace.coordinator.records import REMEMBERED_LENGTH_MAX
 from headrace.coordinator.shard import GroupShard
 from headrace.coordinator.shard_state import ShardConfig
 from headrace.errors import Err, KafkaError
@@ -192,9 +193,15 @@ class GroupCoordinator:
         self.timers.close()
 
 
-@lru_cache(maxsize=8192)
 def partition_for(group_id: str, count: int) -> int:
     """The absolute value of Java's String.hashCode, modulo the number of partitions."""
+    if len(group_id) > REMEMBERED_LENGTH_MAX:
+        return _partition_for.__wrapped__(group_id, count)
+    return _partition_for(group_id, count)
+
+
+@lru_cache(maxsize=8192)
+def _partition_for(group_id: str, count: int) -> int:
     value = 0
     # Java counts UTF-16 units: two for a character beyond the basic plane.
     units = group_id.encode("utf-16-be", "surrogatepass")

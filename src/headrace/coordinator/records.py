@@ -39,6 +39,9 @@ OFFSET_COMMIT_VERSION = 4
 OFFSET_COMMIT_VERSION_WITH_EXPIRY = 1
 """Later versions have no field for a retention time that the client chose (OffsetCommit v2 to v4)."""
 
+REMEMBERED_LENGTH_MAX = 256
+"""Of a group's name: longer ones are rare, unless somebody wants to fill the memory."""
+
 BATCH_HEADER_BYTES = 61
 RECORD_OVERHEAD_BYTES_MAX = 21
 """Lengths, attributes and deltas of one record, at their longest."""
@@ -72,7 +75,8 @@ def _key_prefix(group: str, topic: str) -> bytes:
 def offset_commit(group: str, topic: str, partition: int, value: m.OffsetCommitValue | None) -> Record:
     """An offset commit, or the tombstone of one."""
     key_message = m.OffsetCommitKey(group, topic, partition)
-    key = _key_prefix(group, topic) + _INT32.pack(partition)
+    prefix = _key_prefix(group, topic) if len(group) <= REMEMBERED_LENGTH_MAX else _key_prefix.__wrapped__(group, topic)
+    key = prefix + _INT32.pack(partition)
     if value is None:
         return Record(key, None, OFFSET_COMMIT, key_message, None)
     if value.expire_timestamp != -1:

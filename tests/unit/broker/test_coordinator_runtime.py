@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from itertools import count, pairwise
@@ -18,6 +19,7 @@ from headrace.client.connection import Connection
 from headrace.client.errors import RequestFailed
 from headrace.client.groups import Groups
 from headrace.config import BrokerConfig
+from headrace.coordinator.records import offset_commit
 from headrace.errors import Err
 from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
@@ -94,6 +96,21 @@ async def committed(group: str) -> dict[int, int]:
 # ---- where a group lives
 
 
+def test_long_names_of_groups_are_not_kept() -> None:
+    """A thousand requests with names of 32 kB must not cost 32 MB for good."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(100):
+            name = f"{number:032000}"
+            partition_for(name, 50)
+            offset_commit(name, "t", 0, None)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 1_000_000
+
+
 @pytest.mark.parametrize(
     ("group", "count", "partition"),
     [
@@ -103,6 +120,7 @@ async def committed(group: str) -> dict[int, int]:
         ("polygenelubricants", 50, 0),  # its hash is the smallest integer, which has no absolute value
         ("grüße", 7, 4),
         ("🦜", 50, 30),
+        ("abc" * 100, 50, 8),
     ],
 )
 def test_the_partition_of_a_group_is_kafkas(group: str, count: int, partition: int) -> None:
