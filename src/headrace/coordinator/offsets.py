@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.coordinator.classic_group import ClassicGroup
 from headrace.coordinator.outcome import Outcome
-from headrace.coordinator.records import NO_TOPIC_ID, offset_commit
+from headrace.coordinator.records import NO_TOPIC_ID, OFFSET_COMMIT_BYTES_MIN, offset_commit
 from headrace.coordinator.shard_state import Group, PartitionCheck, ShardState
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
@@ -79,6 +79,7 @@ class Offsets:
         retention_ms = request.retention_time_ms
         expire_ms = -1 if retention_ms == -1 else now_ms + retention_ms
         group_id, records = request.group_id, out.records
+        records_max = self.state.config.batch_bytes_max // OFFSET_COMMIT_BYTES_MIN
         topics = []
         for topic in request.topics:
             name, topic_id = topic.name, topic.topic_id
@@ -94,6 +95,8 @@ class Offsets:
                     p.committed_offset, p.committed_leader_epoch, metadata or "", now_ms, expire_ms, topic_id
                 )
                 records.append(offset_commit(group_id, name, index, value))
+                if len(records) > records_max:
+                    raise KafkaError(Err.MESSAGE_TOO_LARGE)  # no need to make a million more to know
                 partitions.append(_CommitPartition(index))
             topics.append(_CommitTopic(name, topic_id, partitions))
         return m.OffsetCommitResponse(topics=topics)

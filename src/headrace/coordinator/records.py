@@ -45,6 +45,8 @@ REMEMBERED_LENGTH_MAX = 256
 BATCH_HEADER_BYTES = 61
 RECORD_OVERHEAD_BYTES_MAX = 21
 """Lengths, attributes and deltas of one record, at their longest."""
+OFFSET_COMMIT_BYTES_MIN = 10 + _PLAIN_BYTES + RECORD_OVERHEAD_BYTES_MAX
+"""What `batch_bytes` counts for one at least: no names, no metadata, no topic id."""
 
 
 def record(key_message: Any, value_message: Any | None, value_version: int = 0) -> Record:

@@ -1,12 +1,14 @@
 """Refusals, bounds, and costs that do not grow: what transcripts do not show."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config import BrokerConfig
-from headrace.coordinator import classic
-from headrace.coordinator.outcome import Timer
+from headrace.coordinator import classic, offsets
+from headrace.coordinator.outcome import Record, Timer
 from headrace.coordinator.records import offset_commit
 from headrace.coordinator.shard import GroupShard
 from headrace.coordinator.shard_requests import (
@@ -236,6 +238,26 @@ def test_what_is_committed_is_what_the_log_says_up_to_the_high_watermark(steps: 
                 one = shard.offsets.get("g", key, 0, committed=committed)
                 assert (one and one.offset) == expected.get(key)
                 assert (timeline.committed(key) if committed else timeline.get(key)) == expected.get(key)
+
+
+def test_a_commit_that_can_fit_no_batch_is_refused_before_all_of_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+
+    def counted(*arguments: Any) -> Record:
+        nonlocal made
+        made += 1
+        return offset_commit(*arguments)
+
+    monkeypatch.setattr(offsets, "offset_commit", counted)
+    shard = GroupShard(ShardConfig(batch_bytes_max=10_000))
+    kind = m.OffsetCommitRequest
+    for count, error in ((100, Err.NONE), (50_000, Err.UNKNOWN_SERVER_ERROR)):
+        rows = [kind.OffsetCommitRequestPartition(index, 5) for index in range(count)]
+        request = kind(group_id="g", topics=[kind.OffsetCommitRequestTopic(name="t", partitions=rows)])
+        outcome = shard.offset_commit(request, Driver().context("a", 9), 0)
+        assert [row.error_code for row in outcome.response.topics[0].partitions] == [error] * count
+        assert len(outcome.records) == (0 if error else count)
+    assert made < 500
 
 
 def test_an_offset_belongs_to_the_topic_with_its_id() -> None:
