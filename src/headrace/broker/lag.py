@@ -78,7 +78,8 @@ class LagWatch:
         records, seconds, known = 0, 0.0, False
         for index, value in committed.items():
             partition = partitions.get(index)
-            if partition is not None and partition.leader is not None:
+            # A client may commit what is no offset: it stands nowhere.
+            if partition is not None and partition.leader is not None and value.offset >= 0:
                 known = True
                 here, age_s = lag_of(partition, value.offset, now_ms)
                 records += here
