@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import product
 from random import Random
 
 from headrace.client.admin import Admin
@@ -30,9 +32,12 @@ STRIKES = (
 class SimCluster:
     """Nodes n1, n2, ... that are broker and controller each."""
 
+    log_dirs = (DATA,)
+
     def __init__(self, world: World, size: int = 3, settings: dict[str, str] | None = None) -> None:
         self.world = world
         self.names = [f"n{number}" for number in range(1, size + 1)]
+        self.brokers = self.controllers = self.names
         self.bootstrap = ",".join(f"{name}:{CLIENT_PORT}" for name in self.names)
         self.settings = settings or {}
         self.events: list[str] = []
@@ -58,20 +63,21 @@ class SimCluster:
 
     async def start(self) -> None:
         dice = self.world.dice("formatting")
-        voters = [Voter(self.id_of(name), new_uuid(dice), self._endpoints(name)) for name in self.names]
+        voters = [Voter(self.id_of(name), new_uuid(dice), self._endpoints(name)) for name in self.controllers]
         cluster_id = encode_uuid(new_uuid(dice))
         for name in self.names:
-            layout = Layout(self.id_of(name), [DATA], DATA, self._endpoints(name))
+            layout = Layout(self.id_of(name), self.log_dirs, DATA, self._endpoints(name))
             format_folders(
-                self.node(name).disk, layout, uuid=lambda: new_uuid(dice), now_ms=0, cluster_id=cluster_id, voters=voters
-            )
+                self.node(name).disk, layout, uuid=lambda: new_uuid(dice), now_ms=0, cluster_id=cluster_id,
+                voters=voters if name in self.controllers else [],
+            )  # fmt: skip
         await asyncio.gather(*(self.node(name).start(self._factory(name)) for name in self.names))
 
     def _factory(self, name: str) -> Factory:
         return broker(self.settings_of(name), node_id=self.id_of(name))
 
     def _endpoints(self, name: str) -> tuple[tuple[str, str, int], ...]:
-        return (("CONTROLLER", name, CONTROLLER_PORT),)
+        return (("CONTROLLER", name, CONTROLLER_PORT),) if name in self.controllers else ()
 
     async def restart(self, name: str) -> None:
         """Until it is up: a start may be struck, too."""
@@ -103,13 +109,16 @@ class SimCluster:
             case "power cut of all":
                 mode = dice.choice(list(CrashMode))
                 for each in self.names:
-                    self.node(each).crash(mode)
+                    if self.node(each).running:  # faults may overlap
+                        self.node(each).crash(mode)
                 await asyncio.sleep(seconds)
                 await asyncio.gather(*map(self.restart, self.names))
             case "freeze":
                 node.pause()
+                process = node.process
                 await asyncio.sleep(seconds)
-                node.resume()
+                if node.running and node.process is process:
+                    node.resume()
             case "isolate":
                 network.partition([name], others)
                 await asyncio.sleep(seconds)
@@ -133,7 +142,8 @@ class SimCluster:
             case "clock":
                 node.clock.skew_ms += dice.choice((-3_600_000, 3_600_000))
             case "restart":
-                await node.stop()
+                with suppress(NodeDied):
+                    await node.stop()
                 await self.restart(name)
 
     # ---- afterwards
@@ -159,8 +169,8 @@ class SimCluster:
     def logs(self, topic: str, partition: int) -> dict[str, dict[int, bytes]]:
         """Of each node that has it: the stored batches by base offset."""
         found: dict[str, dict[int, bytes]] = {}
-        for name in self.names:
-            disk, folder = self.node(name).disk, f"{DATA}/{topic}-{partition}"
+        for name, log_dir in product(self.brokers, self.log_dirs):
+            disk, folder = self.node(name).disk, f"{log_dir}/{topic}-{partition}"
             if not disk.exists(folder):
                 continue
             batches: dict[int, bytes] = {}
