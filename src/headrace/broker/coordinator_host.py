@@ -104,7 +104,8 @@ class ShardHost:
         self._written_end = self.partition.log.end_offset
         self.state = State.ACTIVE
         shard.advance(self.partition.high_watermark)
-        # The cluster may have changed during a long load.
+        # The cluster may have changed during a long load, and its configuration.
+        shard.state.config = self.coordinator.config_of(self.partition)
         self._settle(shard.on_metadata(self.coordinator.image, self.coordinator.wall_ms()), None)
         self._settle(shard.loaded(self.coordinator.wall_ms()), None)
 

@@ -21,7 +21,7 @@ from headrace.coordinator.shard import GroupShard
 from headrace.coordinator.shard_state import ShardConfig
 from headrace.errors import Err, KafkaError
 from headrace.metadata.delta import Delta
-from headrace.metadata.image import Image
+from headrace.metadata.image import BROKER_CONFIG, Image
 from headrace.metadata.names import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
@@ -98,6 +98,9 @@ class GroupCoordinator:
         """Called in commit order, after the replicas have followed."""
         if self._closed:
             return
+        if any(kind == BROKER_CONFIG for kind, _ in delta.configs):
+            for host in self.active():
+                host.shard.state.config = self.config_of(host.partition)
         self.refresh()
         for host in list(self.active()):
             host.decide(partial(host.shard.on_metadata, image))
@@ -150,10 +153,13 @@ class GroupCoordinator:
         def note(text: str) -> None:
             logger.info("%s: %s", partition, text)
 
-        limit_bytes = partition.log.config.max_message_bytes
-        shard = GroupShard(ShardConfig.from_broker(self._broker.config, limit_bytes), note=note)
+        shard = GroupShard(self.config_of(partition), note=note)
         shard.on_metadata(self.image, self.wall_ms())
         return shard
+
+    def config_of(self, partition: Partition) -> ShardConfig:
+        """What the shard of a partition goes by: some options change while the broker runs."""
+        return ShardConfig.from_broker(self._broker.config, partition.log.config.max_message_bytes)
 
     # ---- answering
 

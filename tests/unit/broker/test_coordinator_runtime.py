@@ -14,7 +14,7 @@ from headrace.broker.coordinator_host import State
 from headrace.broker.coordinator_loading import SLICE_SECONDS, Load
 from headrace.broker.coordinator_runtime import partition_for
 from headrace.broker.server import Broker
-from headrace.client.admin import Admin
+from headrace.client.admin import Admin, Resource
 from headrace.client.connection import Connection
 from headrace.client.errors import RequestFailed
 from headrace.client.groups import Groups
@@ -307,6 +307,24 @@ def test_many_answers_are_given_in_order_over_several_turns() -> None:
     assert [number for number, _ in given] == [*range(30), 99]
     by_turn = Counter(turn for _, turn in given)
     assert len(by_turn) > 5 and max(by_turn.values()) < 10
+
+
+def test_an_interval_that_changes_while_the_broker_runs_counts_for_groups_that_are_there() -> None:
+    option = "group.consumer.assignment.interval.ms"
+
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        host = machine.broker.groups.host("g")
+        assert host.shard.state.config.consumer_assignment_interval_ms == 1_000
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.alter_configs(Resource.BROKER, "", set={option: "7000"})
+            with pytest.raises(RequestFailed, match=r"above group\.consumer\.max\.assignment\.interval\.ms"):
+                await admin.alter_configs(Resource.BROKER, "", set={option: "16000"})
+        await asyncio.sleep(0.5)
+        assert machine.broker.groups.host("g") is host
+        assert host.shard.state.config.consumer_assignment_interval_ms == 7_000
+
+    in_world(main)
 
 
 def test_a_commit_too_large_for_a_batch_changes_nothing() -> None:
