@@ -5,6 +5,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 from contextvars import copy_context
 
 import pytest
@@ -44,6 +45,11 @@ def kafka():
             yield broker
     except Unavailable as missing:
         pytest.skip(str(missing))
+
+
+def now_ms() -> int:
+    """Old records are deleted half a minute after the broker's start."""
+    return time.time_ns() // 1_000_000
 
 
 def run(coroutine):
@@ -97,7 +103,7 @@ def test_produce_fetch_and_a_group(kafka):
             await admin.create_topic("secured", 1)
         async with Cluster(bootstrap, security=security) as cluster:
             async with ProducerCore(cluster) as producer:
-                batches = [build_batch([Record(0, 1, None, value)]) for value in values]
+                batches = [build_batch([Record(0, now_ms(), None, value)]) for value in values]
                 await producer.send([OutgoingBatch("secured", 0, memoryview(bytearray(batch)), 1) for batch in batches])
                 await producer.flush()
             got, offset = [], 0
@@ -130,6 +136,32 @@ def test_logins_that_run_out_are_renewed_on_the_same_connection(kafka):
                     assert await cluster.any_connection() is connection
                     return
         raise AssertionError("no login was renewed")
+
+    run(play())
+
+
+@pytest.mark.soak
+def test_records_keep_their_order_while_logins_are_renewed(kafka):
+    security = read_security(kafka.settings("SHORT"))
+
+    async def play() -> None:
+        async with Admin(kafka.bootstrap) as admin:
+            await admin.create_topic("renewed", 1)
+        sent = 0
+        async with Cluster(kafka.at("SHORT"), security=security) as cluster, ProducerCore(cluster) as producer:
+            while max(connection.logins for connection in cluster._connections.values()) < 5:
+                batches = [build_batch([Record(0, now_ms(), None, b"%d" % (sent + i))]) for i in range(200)]
+                await producer.send([OutgoingBatch("renewed", 0, memoryview(bytearray(batch)), 1) for batch in batches])
+                # Several requests are in flight all the time, and none of them for long.
+                await asyncio.sleep(0.05)
+                sent += len(batches)
+            await producer.flush()
+        got: list[int] = []
+        async with Cluster(kafka.bootstrap) as cluster:
+            while len(got) < sent:
+                answer = await fetch(cluster, "renewed", 0, len(got), max_bytes=4 << 20)
+                got += [int(record.value or b"") for record in iter_records(answer.records)]
+        assert got == list(range(sent))
 
     run(play())
 

@@ -169,7 +169,7 @@ class Connection:
             raise connection._too_late(timeout_s) from None
         except ConnectionLost as error:
             raise NotKafka(
-                f"{connection.peer} closed the connection at the first request: {diagnosis.silent(connection.peer, security)}"
+                f"{connection.peer} closed the connection at the first request: {diagnosis.silent(security)}"
             ) from error
         except BaseException:
             connection.close()
@@ -262,7 +262,7 @@ class Connection:
             return BrokerUnreachable(f"{self.peer} did not come to an end with the login within {timeout_s:g} s")
         return NotKafka(
             f"{self.peer} accepts connections but did not answer a Kafka request within {timeout_s:g} s: "
-            f"it may be overloaded, or {diagnosis.silent(self.peer, self.security)}"
+            f"it may be overloaded, or {diagnosis.silent(self.security)}"
         )
 
     async def _log_in(self) -> None:

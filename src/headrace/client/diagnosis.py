@@ -71,7 +71,7 @@ def lost(peer: str, error: Exception | None, security: Security) -> ClientError:
     return ConnectionLost(f"{peer} closed the connection before it answered" + (f" ({reason_of(error)})" if error else ""))
 
 
-def silent(peer: str, security: Security) -> str:
+def silent(security: Security) -> str:
     """Why the first request of all may not have been answered."""
     if security.tls is None:
         return f"it may speak TLS (set {security.prefix}security.protocol to {with_tls(security)}) or be no Kafka broker"

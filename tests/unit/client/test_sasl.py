@@ -6,6 +6,8 @@ import hmac
 import pickle
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from headrace.client.jaas import JaasError, parse_jaas
 from headrace.client.sasl import ITERATIONS_MAX, Credentials, SaslError, plain, scram
@@ -135,6 +137,15 @@ def test_a_broker_that_does_not_know_the_password_is_found_out(last, words):
         exchange.send(last)
 
 
+@given(st.binary(max_size=200))
+@example(b"r=mine,s=,i=4096")
+def test_no_first_message_does_more_than_end_the_login(message):
+    exchange = scram("sha256", "user", "pencil", "mine")
+    next(exchange)
+    with pytest.raises(SaslError):
+        exchange.send(message)
+
+
 def test_plain_says_everything_at_once():
     exchange = plain("alice", "sécret")
     assert next(exchange) == b"\0alice\0" + "sécret".encode()
@@ -187,6 +198,20 @@ def test_jaas_text_that_is_wrong_is_explained_without_its_secrets(text, words):
     with pytest.raises(JaasError, match=words) as error:
         parse_jaas(text)
     assert "hu" not in str(error.value)
+
+
+@given(st.text(), st.sampled_from("\"'"))
+def test_any_password_can_be_quoted(password, quote):
+    quoted = password.replace("\\", "\\\\").replace("\n", "\\n").replace(quote, "\\" + quote)
+    assert parse_jaas(f"a.B required password={quote}{quoted}{quote};").options == {"password": password}
+
+
+@given(st.text(alphabet="ab=;\"'\\/* \n", max_size=30))
+def test_any_text_is_read_or_explained(text):
+    try:
+        parse_jaas("a.B required " + text)
+    except JaasError as error:
+        assert str(error)
 
 
 def test_a_login_module_shows_no_options():
