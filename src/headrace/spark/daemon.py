@@ -1,19 +1,48 @@
-"""Spark's Python daemon with the reader loaded before it forks: workers start with what they would import first.
+"""Spark's Python daemon with everything loaded before it forks: workers start with what they would import first.
 
 `spark.python.daemon.module=headrace.spark.daemon`. Without it everything works the same, a second later per worker.
 """
 
 import sys
+from importlib import import_module
+from pathlib import Path
+
+TASKS = "pyspark.worker"
+
+NEEDED = ("headrace.spark.datasource", "headrace.spark.source")
+NEEDED_BY_TASKS = (
+    # Where Spark keeps the functions that tasks of Python sources and sinks are.
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.sql.worker.write_into_data_source",
+    # Spark's own path for Arrow batches wants pandas, whether anything is a DataFrame or not.
+    "pyarrow.pandas_compat",
+    "pandas",
+)
+
+
+def use_compiled(path: list[str]) -> None:
+    """Take PySpark's zip file out of a module path that has the package which it is a copy of.
+
+    Spark puts it first, and in it there is only source: over a second of compiling for each daemon.
+    """
+    for packages in list(path):
+        package = Path(packages, "pyspark")
+        archive = str(package / "python" / "lib" / "pyspark.zip")
+        if archive in path and (package / "__init__.py").exists():
+            path.remove(archive)
 
 
 def preload(worker_module: str) -> None:
-    """What the workers of a kind are about to need. Nothing here starts a thread: a fork would leave it behind."""
-    import headrace.spark.source  # noqa: F401
+    """What the workers of a kind are about to need. Nothing here starts a thread: a fork would leave it behind.
 
-    if worker_module == "pyspark.worker":
-        # Spark's own path for Arrow batches wants pandas, whether anything is a DataFrame or not.
-        import pandas  # noqa: F401
-
+    First of all their own module: Spark's daemon imports it behind the fork, so that each worker compiles it anew, from
+    the source in a zip file.
+    """
+    for name in (worker_module, *NEEDED):
+        import_module(name)
+    if worker_module == TASKS:
+        for name in NEEDED_BY_TASKS:
+            import_module(name)
         from headrace.client.columnar import native
 
         if native.is_ready():
@@ -21,7 +50,8 @@ def preload(worker_module: str) -> None:
 
 
 if __name__ == "__main__":
+    use_compiled(sys.path)
     from pyspark.daemon import manager
 
-    preload(sys.argv[1] if len(sys.argv) > 1 else "pyspark.worker")
+    preload(sys.argv[1] if len(sys.argv) > 1 else TASKS)
     manager()
