@@ -17,7 +17,9 @@ from headrace.client.raw import Fetched, fetch
 from headrace.errors import Err
 from headrace.records.layout import HEADER_BYTES, LENGTH_MIN, LOG_OVERHEAD, Buffer, read_header
 
-FETCH_BYTES = 4 << 20
+FETCH_BYTES = 8 << 20
+FIRST_BYTES = 1 << 20
+"""Asked for first, so that the first rows need not wait for many others."""
 FETCH_BYTES_MAX = 512 << 20
 MAX_WAIT_MS = 500
 
@@ -62,7 +64,8 @@ class RangeFetcher:
         self._topic = topic
         self._partition = partition
         self._end_offset = end_offset
-        self._fetch_bytes = fetch_bytes
+        self._fetch_bytes_later = fetch_bytes
+        self._fetch_bytes = min(fetch_bytes, FIRST_BYTES)
         self._read_committed = read_committed
         self.position = start_offset
         """The first offset that is not in what was handed out."""
@@ -87,6 +90,7 @@ class RangeFetcher:
             behind = end_of(got.records)
             if behind > self.position:
                 self.answer_start, self.position = self.position, behind
+                self._fetch_bytes = max(self._fetch_bytes, self._fetch_bytes_later)
                 if behind < self._end_offset:
                     self._under_way = asyncio.create_task(self._fetch(behind))
                 return got

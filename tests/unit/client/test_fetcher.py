@@ -6,7 +6,7 @@ import pytest
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import ClientError
-from headrace.client.fetcher import BlockingFetcher, OffsetsGone, RangeFetcher, end_of
+from headrace.client.fetcher import FETCH_BYTES, FIRST_BYTES, BlockingFetcher, OffsetsGone, RangeFetcher, end_of
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
@@ -208,6 +208,13 @@ def test_large_answers_are_read_into_the_same_memory() -> None:
     assert found == [bytes([at]) for at in range(20)]
     # One is worked on while the next is filled; the first may have been too small for what came later.
     assert rooms <= 4
+
+
+def test_little_is_asked_for_first_and_then_much() -> None:
+    found, broker = play(from_log)
+    assert found == list(range(100))
+    sizes = [request.topics[0].partitions[0].partition_max_bytes for key, _, request in broker.seen if key is ApiKey.FETCH]
+    assert sizes == [FIRST_BYTES] + [FETCH_BYTES] * 4
 
 
 def test_the_end_of_what_came() -> None:
