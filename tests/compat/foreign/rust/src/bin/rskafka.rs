@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use chrono::DateTime;
 use foreign::{BASE_MS, Outcome, Record, check, compare, done, ended, records, same, until};
@@ -95,7 +95,9 @@ async fn load(client: Client, topic: &str) -> Outcome {
     let ended = ended();
     let mut sent = 0;
     while !ended.load(Ordering::Relaxed) {
-        let batch = (sent..sent + 10).map(|i| theirs(Record { value: Some(i.to_string().into()), ..records()[0].clone() }));
+        let timestamp = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_millis() as i64;
+        let one = |i: usize| Record { key: None, value: Some(i.to_string().into()), headers: vec![], timestamp };
+        let batch = (sent..sent + 10).map(|i| theirs(one(i)));
         partitions[sent / 10 % 3].produce(batch.collect(), Compression::NoCompression).await?;
         sent += 10;
         if sent == 1000 {
