@@ -6,7 +6,14 @@ import pytest
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import ClientError
-from headrace.client.fetcher import FETCH_BYTES, FIRST_BYTES, BlockingFetcher, OffsetsGone, RangeFetcher, end_of
+from headrace.client.fetcher import (
+    FETCH_BYTES,
+    FIRST_BYTES,
+    BlockingFetcher,
+    OffsetsGone,
+    RangeFetcher,
+    end_of,
+)
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
