@@ -265,6 +265,8 @@ class ShardHost:
     def _new_batch(self) -> Batch:
         if self._pending is None:
             self.coordinator.loop.call_soon(self._flush)
+            # Next in line behind it, so that what is appended is synced in the same turn of the loop.
+            self.partition.environment.syncer.dirty(self.partition)
         else:
             self._flush()
         builder = BatchBuilder(compression=self.coordinator.compression)
