@@ -202,13 +202,14 @@ class Node:
             self._exited.set_result(None)
 
     async def _inside(self, process: Process, work: Coroutine[Any, Any, T], what: str) -> T:
-        assert self._exited is not None
+        exited = self._exited  # of this process: by the time it is dead, another one may run
+        assert exited is not None
         task = self.world.loop.create_task(work, name=f"{self.name} {what}", context=process.context.copy())
-        either: list[asyncio.Future[Any]] = [task, self._exited]
+        either: list[asyncio.Future[Any]] = [task, exited]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not process.alive:
             # Also when the power failed in the task's last step, before the machine was taken apart.
-            await asyncio.shield(self._exited)
+            await asyncio.shield(exited)
             raise NodeDied(self.name)
         return task.result()
 
