@@ -26,6 +26,13 @@ COMMANDS = {
     "describe the group": (CONFIGS, "--describe", "--group", "g"),
     "list users": (CONFIGS, "--describe", "--entity-type", "users"),
     "offsets": (f"{TOOLS}.GetOffsetShell", "--topic", TOPIC),
+    "offsets by the latest timestamp": (f"{TOOLS}.GetOffsetShell", "--topic-partitions", f"{TOPIC}:0-2", "--time", "-3"),
+    "subscribe to metrics": (
+        f"{TOOLS}.ClientMetricsCommand", "--alter", "--name", "m", "--metrics", "org.apache.kafka.producer.",
+        "--interval", "10000", "--match", "client_id=abc.*",
+    ),
+    "describe the subscription": (f"{TOOLS}.ClientMetricsCommand", "--describe"),
+    "list share groups": (f"{TOOLS}.consumer.group.ShareGroupCommand", "--list"),
     "log directories": (f"{TOOLS}.LogDirsCommand", "--describe", "--topic-list", TOPIC),
     "elect leaders": (f"{TOOLS}.LeaderElectionCommand", "--election-type", "preferred", "--all-topic-partitions"),
     "reassignments": (f"{TOOLS}.reassign.ReassignPartitionsCommand", "--list"),
