@@ -9,6 +9,7 @@ from tests.compat.cases import Talk, case, served
 from tests.compat.raw import Connection, decode_response, encode_request, request_header
 
 SCOPE = (
+    "SaslHandshake", "SaslAuthenticate",
     "Produce", "Fetch", "ListOffsets", "Metadata", "CreateTopics", "DeleteTopics", "DeleteRecords", "InitProducerId",
     "OffsetForLeaderEpoch", "DescribeAcls", "DescribeConfigs", "AlterConfigs", "DescribeLogDirs", "CreatePartitions",
     "IncrementalAlterConfigs", "ListPartitionReassignments", "DescribeClientQuotas", "DescribeQuorum",
@@ -176,3 +177,17 @@ def software_names(t: Talk) -> None:
     for name, number in (("", ""), ("a b", "1"), ("raw", "-1"), ("raw", "1-"), ("r.a-w", "1.2-3"), ("ж", "1")):
         answer = t.call("ApiVersions", t.version, client_software_name=name, client_software_version=number)
         t.note([name, number, answer.error_code, len(answer.api_keys) > 0])
+
+
+@case("SaslHandshake")
+def where_nobody_logs_in(t: Talk) -> None:
+    for mechanism in ("PLAIN", "SCRAM-SHA-512", "", "none such"):
+        t.ask("SaslHandshake", t.version, mechanism=mechanism)
+    t.ask("DescribeCluster", 0)
+
+
+@case("SaslAuthenticate")
+def without_a_handshake(t: Talk) -> None:
+    for token in (b"\0user\0secret", b""):
+        t.ask("SaslAuthenticate", t.version, auth_bytes=token)
+    t.ask("DescribeCluster", 0)

@@ -16,6 +16,7 @@ from headrace.broker.handlers import (
     metadata,
     offsets,
     producers,
+    sasl,
     versions,
 )
 from headrace.broker.handlers.controller_registry import DECISIONS, FORWARDED
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 HANDLERS: dict[int, Handler] = {
     **dict.fromkeys(FORWARDED, forward),
     ApiKey.API_VERSIONS: versions.api_versions,
+    ApiKey.SASL_HANDSHAKE: sasl.sasl_handshake,
+    ApiKey.SASL_AUTHENTICATE: sasl.sasl_authenticate,
     ApiKey.METADATA: metadata.metadata,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
@@ -69,6 +72,8 @@ def _decide(broker: "Broker", request: Request, message: Any) -> Awaitable[Any]:
 
 CONTROLLER_HANDLERS: dict[int, Handler] = {
     ApiKey.API_VERSIONS: versions.api_versions,
+    ApiKey.SASL_HANDSHAKE: sasl.sasl_handshake,
+    ApiKey.SASL_AUTHENTICATE: sasl.sasl_authenticate,
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_controllers,
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
     ApiKey.ENVELOPE: envelope,
