@@ -92,8 +92,7 @@ class Chaos:
                 node.disk.faults.clear()
             case "failing disk":
                 log_dir = dice.choice(cluster.log_dirs)
-                # Not of syncs: what one of them has dropped looks written to the next process, until the power fails.
-                node.disk.fail("append", errno.EIO, path=f"{log_dir}/t-*", times=None)
+                node.disk.fail("sync" if dice.random() < 0.5 else "append", errno.EIO, path=f"{log_dir}/t-*", times=None)
                 await asyncio.sleep(seconds)
                 node.disk.faults.clear()
                 with suppress(NodeDied):

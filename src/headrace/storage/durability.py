@@ -5,12 +5,18 @@ The loop takes a plan, a thread runs it, the loop marks it. Nothing in a plan ch
 
 import errno
 from collections.abc import Mapping
+from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple, Protocol
 
 from headrace.storage.files import Disk, File
 from headrace.storage.pool import Handle
 from headrace.storage.segment import Segment
+
+
+UNSYNCED = ".headrace_unsynced"
+"""Left in the folder of a log whose sync has failed. The kernel has dropped what it could not write and still shows it to
+whoever reads: the next process would take it for written, until a power cut. Kafka passes over such a name."""
 
 
 class DirtyPaths:
@@ -60,6 +66,7 @@ class SegmentSync(NamedTuple):
 class Folder(Protocol):
     """A log, as far as the life of its folder goes."""
 
+    path: str
     abandoned: bool
     folder_lock: Lock
 
@@ -112,8 +119,14 @@ class SyncPlan:
                 self.disk.sync_dir(folder)
         except OSError as error:
             self.error = error
+            self._leave_word()
             raise
         self.done = True
+
+    def _leave_word(self) -> None:
+        """It need not be durable: after a power cut the disk itself says what it has."""
+        with suppress(OSError):
+            self.disk.open(f"{self.folder.path}/{UNSYNCED}", create=True).close()
 
     def _write_epochs(self, path: str, data: bytes) -> None:
         try:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.config import LogConfig
-from headrace.storage.durability import SyncPlan
+from headrace.storage.durability import UNSYNCED, SyncPlan
 from headrace.storage.log import Log
 from headrace.testing.simulator.disk import MemoryDisk
 from headrace.testing.simulator.pages import CrashMode
@@ -123,6 +123,30 @@ def test_a_failed_sync_fails_the_log_for_good(operation: str) -> None:
     assert log.durable_end == 0
     with pytest.raises(OSError):  # although the disk would say yes now
         log.sync_plan()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_failed_sync_has_dropped_is_written_again_by_the_next_process(seed: int) -> None:
+    """The kernel shows it as if it were there, and a second sync has nothing to do."""
+    disk, log = fresh()
+    written = [append(log, size=50) for _ in range(10)]
+    sync(log)
+    recovery_point = log.recovery_point
+    written += [append(log, size=50) for _ in range(7)]
+    disk.fail("sync", errno.EIO, path="*.log")
+    plan = log.sync_plan()
+    assert plan is not None
+    with pytest.raises(OSError, match="Input/output"):
+        plan.run()
+    log.abandon()
+    disk.faults.clear()
+    again = open_log(disk, config=SMALL, recovery_point=recovery_point)
+    assert read_all(again) == written and not disk.exists(f"{FOLDER}/{UNSYNCED}")
+    sync(again)
+    assert again.durable_end == 17
+    disk.crash(random.Random(seed), CrashMode.LOSE if seed else CrashMode.RANDOM)
+    after = open_log(disk, config=SMALL, recovery_point=again.recovery_point)
+    assert read_all(after) == written
 
 
 def test_a_plan_that_was_never_run_is_a_failure() -> None:
