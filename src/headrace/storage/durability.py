@@ -13,7 +13,6 @@ from headrace.storage.files import Disk, File
 from headrace.storage.pool import Handle
 from headrace.storage.segment import Segment
 
-
 UNSYNCED = ".headrace_unsynced"
 """Left in the folder of a log whose sync has failed. The kernel has dropped what it could not write and still shows it to
 whoever reads: the next process would take it for written, until a power cut. Kafka passes over such a name."""
