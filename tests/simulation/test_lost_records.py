@@ -18,7 +18,7 @@ from headrace.testing.simulator.brokers import DATA, broker
 from headrace.testing.simulator.disk import MemoryDisk
 from headrace.testing.simulator.loop import SimClock
 from headrace.testing.simulator.workload import Options, Workload
-from headrace.testing.simulator.world import World
+from headrace.testing.simulator.world import Node, World
 from tests.simulation.cluster import SimCluster, create
 from tests.simulation.harness import BOOTSTRAP, BROKER, Result, clients, seeds_within, verdict
 
@@ -48,6 +48,20 @@ async def until_state(bootstrap: str, leaders: set[int], isr: set[int]) -> None:
             await asyncio.sleep(0.1)
 
 
+async def with_three_records(world: World) -> Node:
+    """A broker of its own, with the only replica of a topic."""
+    node = world.node(BROKER)
+    await node.start(broker())
+    async with Admin(BOOTSTRAP) as admin:
+        await admin.create_topic("t", 1, 1)
+    assert await write(BOOTSTRAP, 3) == [0, 1, 2]
+    return node
+
+
+async def end(node: Node, clean: bool) -> None:
+    await node.stop() if clean else node.kill()
+
+
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", ".headrace_vouched")
 
 
@@ -70,16 +84,9 @@ def test_the_only_replica_without_its_records_is_offline_until_they_are_back(how
     """Apache Kafka leads an empty log, and nobody notices but readers."""
 
     async def main(world: World) -> None:
-        node = world.node(BROKER)
-        await node.start(broker())
-        async with Admin(BOOTSTRAP) as admin:
-            await admin.create_topic("t", 1, 1)
-        assert await write(BOOTSTRAP, 3) == [0, 1, 2]
+        node = await with_three_records(world)
         await asyncio.sleep(CHECKPOINTED_S)
-        if clean:
-            await node.stop()
-        else:
-            node.kill()
+        await end(node, clean)
         folder = f"{DATA}/t-0"
         saved = {name: node.disk.read_bytes(f"{folder}/{name}") for name in node.disk.list(folder)}
         empty(node.disk, how)
@@ -108,15 +115,8 @@ def test_the_only_replica_begins_anew_and_says_so_when_nothing_is_left_of_it(cle
     """Apache Kafka begins it anew, too, and says nothing."""
 
     async def main(world: World) -> None:
-        node = world.node(BROKER)
-        await node.start(broker())
-        async with Admin(BOOTSTRAP) as admin:
-            await admin.create_topic("t", 1, 1)
-        assert await write(BOOTSTRAP, 3) == [0, 1, 2]
-        if clean:
-            await node.stop()
-        else:
-            node.kill()
+        node = await with_three_records(world)
+        await end(node, clean)
         empty(node.disk, "all")
         await node.start()
         assert await write(BOOTSTRAP, 1) == [0]
@@ -191,15 +191,8 @@ def test_a_replica_that_cannot_be_opened_is_led_by_nobody_until_it_can(clean: bo
     """Only its files cannot be read; the directory, which is all that a controller knows of, is there."""
 
     async def main(world: World) -> None:
-        node = world.node(BROKER)
-        await node.start(broker())
-        async with Admin(BOOTSTRAP) as admin:
-            await admin.create_topic("t", 1, 1)
-        assert await write(BOOTSTRAP, 3) == [0, 1, 2]
-        if clean:
-            await node.stop()
-        else:
-            node.kill()
+        node = await with_three_records(world)
+        await end(node, clean)
         node.disk.fail("open", errno.EIO, path=f"{DATA}/t-0/*.log", times=None)
         await node.start()
         await asyncio.sleep(1)
@@ -344,11 +337,7 @@ def test_a_broker_says_that_nothing_was_lost_only_where_nothing_was(
     monkeypatch.setattr(lifecycle, "registration_request", seen)
 
     async def main(world: World) -> None:
-        node = world.node(BROKER)
-        await node.start(broker())
-        async with Admin(BOOTSTRAP) as admin:
-            await admin.create_topic("t", 1, 1)
-        assert await write(BOOTSTRAP, 3) == [0, 1, 2]
+        node = await with_three_records(world)
         await node.stop()
         if harm == "emptied":
             empty(node.disk, "folder")
