@@ -2,6 +2,7 @@
 
 import errno
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.config import LogConfig
 from headrace.storage.durability import UNSYNCED, SyncPlan
+from headrace.storage.files import RealDisk
 from headrace.storage.log import Log
 from headrace.testing.simulator.disk import MemoryDisk
 from headrace.testing.simulator.pages import CrashMode
@@ -147,6 +149,22 @@ def test_what_a_failed_sync_has_dropped_is_written_again_by_the_next_process(see
     disk.crash(random.Random(seed), CrashMode.LOSE if seed else CrashMode.RANDOM)
     after = open_log(disk, config=SMALL, recovery_point=again.recovery_point)
     assert read_all(after) == written
+
+
+def test_writing_again_leaves_a_real_file_as_it_was(tmp_path: Path) -> None:
+    """Linux appends whatever is written to a file that was opened for appending, wherever it should go."""
+    disk, folder = RealDisk(), f"{tmp_path}/topic-0"
+    log = open_log(disk, folder, config=SMALL)
+    written = [append(log, size=50) for _ in range(20)]
+    log.flush()
+    log.close()
+    before = {name: disk.size(f"{folder}/{name}") for name in disk.list(folder) if name.endswith(".log")}
+    disk.open(f"{folder}/{UNSYNCED}", create=True).close()
+    again = open_log(disk, folder, config=SMALL)
+    assert read_all(again) == written and again.recovery.lines == ["topic-0: written to the disk again, since a sync had failed"]
+    assert {name: disk.size(f"{folder}/{name}") for name in before} == before
+    assert not disk.exists(f"{folder}/{UNSYNCED}")
+    again.close()
 
 
 def test_a_plan_that_was_never_run_is_a_failure() -> None:
