@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.broker.coordinator_runtime import partition_for
 from headrace.client.admin import Admin
 from headrace.client.cluster import Cluster
-from headrace.client.groups import Groups
+from headrace.client.groups import Groups, Lag
 from headrace.client.raw import fetch
 from headrace.coordinator.records import decode_offset_commit
 from headrace.records.batch import iter_headers
@@ -182,6 +182,11 @@ async def describe(bootstrap: str, group: str) -> Any:
 async def committed(bootstrap: str, group: str) -> Any:
     async with Admin(bootstrap) as admin:
         return await Groups(admin).committed(group)
+
+
+async def lag(bootstrap: str, group: str) -> list[Lag]:
+    async with Admin(bootstrap) as admin:
+        return await Groups(admin).lag(group, now_ms=int(time.time() * 1000))
 
 
 async def commits_in_log(bootstrap: str, group: str, topic: str, count: int) -> dict[int, list[int]]:

@@ -9,7 +9,7 @@ import confluent_kafka as confluent
 import pytest
 
 from tests.compat.process import HeadraceProcess
-from tests.groups.harness import QUICK, committed, create_topic, describe, quiet_producer
+from tests.groups.harness import QUICK, committed, create_topic, describe, lag, quiet_producer
 from tests.reference.apache import ApacheKafka, Unavailable, dump_log, run_tool
 
 pytestmark = pytest.mark.reference
@@ -103,6 +103,9 @@ def test_apache_kafka_goes_on_with_our_groups_and_we_with_its(ours: Path, tmp_pa
         with quiet_producer(apache.bootstrap) as producer:
             for number in range(RECORDS):
                 producer.produce("t", b"%d" % number, partition=number % 2)
+        for row in asyncio.run(lag(apache.bootstrap, "classic-group")):
+            # It passes over the question for the age, so the first record is read for it.
+            assert row.records == 30 and row.seconds is not None and row.seconds < 600, row
         for protocol in ("classic", "consumer"):
             # Left without a word, so that members are in the log that we load.
             consume(apache.bootstrap, "t", f"{protocol}-group", protocol)

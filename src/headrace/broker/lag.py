@@ -11,6 +11,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker.partition import Partition
+from headrace.protocol.lag_tag import UNKNOWN
 from headrace.storage.segment import CorruptSegment, Segment
 
 if TYPE_CHECKING:
@@ -89,11 +90,16 @@ class LagWatch:
 
 def lag_of(partition: Partition, committed_offset: int, now_ms: int) -> tuple[int, float]:
     """(records, seconds) between a committed offset and the end of what can be read."""
-    records = partition.high_watermark - committed_offset
-    if records <= 0:
-        return 0, 0.0
-    timestamp = timestamp_near(partition, committed_offset)
-    return records, 0.0 if timestamp < 0 else max(0, now_ms - timestamp) / 1000
+    records = max(0, partition.high_watermark - committed_offset)
+    return records, max(0, age_ms(partition, committed_offset, now_ms)) / 1000
+
+
+def age_ms(partition: Partition, offset: int, now_ms: int) -> int:
+    """How long ago the first record at or after `offset` was written: 0 where there is none, UNKNOWN without times."""
+    if offset >= partition.high_watermark:
+        return 0
+    timestamp = timestamp_near(partition, offset)
+    return UNKNOWN if timestamp < 0 else max(0, now_ms - timestamp)
 
 
 def timestamp_near(partition: Partition, offset: int) -> int:

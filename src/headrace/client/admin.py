@@ -18,6 +18,7 @@ from headrace.client.errors import NotKafka, RequestFailed, check, err_of
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
+from headrace.protocol.lag_tag import FIRST_VERSION, tagged, value_in
 
 T = TypeVar("T")
 
@@ -308,13 +309,29 @@ class Admin:
         return dict(zip(wanted, await asyncio.gather(*lookups)))
 
     async def _list_offset(self, topic: str, index: int, timestamp: int, read_committed: bool) -> FoundOffset:
+        got = await self._ask_offset(topic, index, timestamp, read_committed)
+        return FoundOffset(got.offset, got.timestamp, got.leader_epoch)
+
+    async def end_and_age(self, topic: str, index: int, offset: int) -> tuple[int, int | None]:
+        """The end offset, and how many milliseconds ago the record at `offset` was written, by its leader's time index.
+
+        The age is 0 at the end of the log, -1 without timestamps, and None from a broker that is no Headrace.
+        """
+        got = await self._ask_offset(topic, index, LATEST, False, age_from=offset)
+        return got.offset, value_in(got.unknown_tags)
+
+    async def _ask_offset(
+        self, topic: str, index: int, timestamp: int, read_committed: bool, age_from: int | None = None
+    ) -> Any:
         kind = m.ListOffsetsRequest
 
-        async def attempt() -> FoundOffset:
+        async def attempt() -> Any:
             _, row, connection = await self.cluster.leader(topic, index)
             part = kind.ListOffsetsPartition(
                 partition_index=index, current_leader_epoch=row.leader_epoch, timestamp=timestamp
             )
+            if age_from is not None and connection.version_of(ApiKey.LIST_OFFSETS) >= FIRST_VERSION:
+                part.unknown_tags = tagged(age_from)
             request = kind(
                 replica_id=-1,
                 isolation_level=int(read_committed),
@@ -326,7 +343,7 @@ class Admin:
             )
             got = only(only(answer.topics, "ListOffsets").partitions, "ListOffsets")
             check(got.error_code, f"offsets of {topic}-{index}")
-            return FoundOffset(got.offset, got.timestamp, got.leader_epoch)
+            return got
 
         return await self.cluster.retrying(attempt, topics=(topic,), unknown_topic_wait_s=UNKNOWN_TOPIC_WAIT_S)
 

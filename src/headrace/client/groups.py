@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.client.admin import EARLIEST, LATEST, Admin, only
+from headrace.client.admin import EARLIEST, Admin, only
 from headrace.client.cluster import Cluster, is_retriable
 from headrace.client.connection import Connection
 from headrace.client.errors import ClientError, RequestFailed, UnsupportedApi, check
@@ -290,20 +290,24 @@ class Groups:
         return list(await asyncio.gather(*(one(topic, index) for topic, index in wanted)))
 
     async def _lag(self, topic: str, index: int, committed: Committed | None, now_ms: int) -> Lag:
+        offset = NO_OFFSET if committed is None else committed.offset
         try:
-            ends = await self._admin.list_offsets(topic, {index: LATEST})
+            end_offset, age_ms = await self._admin.end_and_age(topic, index, max(0, offset))
         except ClientError:
             # The topic is gone, or has no leader: the committed offset is still worth showing.
             return Lag(topic, index, None if committed is None else committed.offset, None, None, None)
-        end_offset = ends[index].offset
-        if committed is None or committed.offset < 0:
+        if offset < 0:
             return Lag(topic, index, None, end_offset, None, None)
-        records = max(0, end_offset - committed.offset)
-        seconds: float | None = 0.0
-        if records:
-            timestamp = await self._timestamp_at(topic, index, committed.offset)
-            seconds = None if timestamp is None else max(0, now_ms - timestamp) / 1000
-        return Lag(topic, index, committed.offset, end_offset, records, seconds)
+        records = max(0, end_offset - offset)
+        if records and age_ms is None:
+            age_ms = await self._age_ms(topic, index, offset, now_ms)
+        seconds = None if records and (age_ms is None or age_ms < 0) else (age_ms or 0) / 1000
+        return Lag(topic, index, offset, end_offset, records, seconds)
+
+    async def _age_ms(self, topic: str, index: int, offset: int, now_ms: int) -> int | None:
+        """How old the first record at or after `offset` is, for brokers that do not tell: by reading it."""
+        timestamp = await self._timestamp_at(topic, index, offset)
+        return None if timestamp is None else max(0, now_ms - timestamp)
 
     async def _timestamp_at(self, topic: str, index: int, offset: int) -> int | None:
         """When the first record at or after `offset` was written."""

@@ -1,7 +1,7 @@
 """Questions about offsets.
 
 ListOffsets v1-11. v4: leader epochs. v7: -3, max timestamp. v8: -4, earliest local. v9: -5, latest tiered.
-v11: -6, earliest pending upload. OffsetForLeaderEpoch v2-4. DeleteRecords v0-2.
+v11: -6, earliest pending upload; v6: the age of what follows an offset (`protocol/lag_tag.py`). OffsetForLeaderEpoch v2-4. DeleteRecords v0-2.
 """
 
 import asyncio
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Request
 from headrace.broker.handlers.fetch import READ_COMMITTED, READ_UNCOMMITTED
+from headrace.broker.lag import age_ms
 from headrace.broker.partition import Partition
 from headrace.errors import Err, KafkaError
 from headrace.metadata.names import INTERNAL
 from headrace.protocol import messages as m
+from headrace.protocol.lag_tag import tagged, value_in
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -51,6 +53,8 @@ def list_offsets(broker: "Broker", request: Request, message: m.ListOffsetsReque
                 result.offset, result.timestamp, epoch = _look_up(broker, request.version, message, name, asked)
                 if request.version >= 4:
                     result.leader_epoch = epoch
+                if asked.unknown_tags:
+                    result.unknown_tags = _age_of(broker, name, asked)
             except KafkaError as error:
                 result.error_code = error.error
             results.append(result)
@@ -88,6 +92,15 @@ def _look_up(broker: "Broker", version: int, message: m.ListOffsetsRequest, topi
             raise not_yet
         return NOTHING
     return found.offset, found.timestamp, found.leader_epoch
+
+
+def _age_of(broker: "Broker", topic: str, asked: Any) -> dict[int, bytes] | None:
+    """How long what follows an offset has been waiting, for those who ask so."""
+    offset = value_in(asked.unknown_tags)
+    if offset is None:
+        return None
+    partition = broker.replicas.find(topic, asked.partition_index)
+    return tagged(age_ms(partition, offset, broker.runtime.clock.wall_ms()))
 
 
 def _partition(broker: "Broker", topic: str, index: int, epoch: int, replica_id: int = CONSUMER) -> Partition:
