@@ -303,3 +303,22 @@ def test_the_descriptor_is_closed_once(store: Store) -> None:
         os.close(fd)
 
     run(scenario)
+
+
+def congestion_control(sock: socket.socket) -> bytes:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux only")
+def test_a_peer_on_this_host_is_sent_to_unpaced() -> None:
+    with socket.socket() as probe:
+        subject.send_unpaced(probe)
+        possible = congestion_control(probe)  # the system may not have it, or not allow it
+
+    async def scenario(sender: Sender, peer: socket.socket) -> None:
+        before = congestion_control(peer)
+        assert subject.is_on_this_host(sender.transport)
+        assert congestion_control(sender.transport.get_extra_info("socket")) == possible
+        assert possible in (subject.UNPACED, before)
+
+    run(scenario)
