@@ -59,7 +59,7 @@ class ClassicGroups:
             if not isinstance(group, ClassicGroup):
                 continue
             for member in group.members.values():
-                self.keep_alive(group, member, now_ms, out)
+                self.keep_alive(group, member, out)
             if len(group.members) > self.state.config.group_max_size:
                 self.prepare_rebalance(group, "the loaded group is larger than group.max.size", now_ms, out)
 
@@ -77,7 +77,7 @@ class ClassicGroups:
         out.revocable = False
         self.state.groups.put(group.group_id, group, self.state.written_end)
         for member in group.members.values():
-            self.keep_alive(group, member, now_ms, out)
+            self.keep_alive(group, member, out)
         if rebalance_reason is not None:
             self.prepare_rebalance(group, rebalance_reason, now_ms, out)
 
@@ -146,7 +146,7 @@ class ClassicGroups:
             if len(group.pending) >= PENDING_MEMBERS_MAX:
                 return join_error(context.version, "", Err.GROUP_MAX_SIZE_REACHED)
             # The member joins with its id, so that an answer lost on the way leaves no member behind (KIP-394).
-            group.pending[member_id] = now_ms + request.session_timeout_ms
+            group.pending[member_id] = None
             out.timers.append(Timer((SESSION, group.group_id, member_id), request.session_timeout_ms))
             return join_error(context.version, member_id, Err.MEMBER_ID_REQUIRED)
         return self._add(group, request, member_id, context, now_ms, out)
@@ -214,13 +214,12 @@ class ClassicGroups:
             protocols_of(request),
         )
         member.is_new = True
-        member.timer_at_ms = group.pending.get(member_id)
         if group.state is State.PREPARING and group.previous_state is State.EMPTY:
             group.new_member_added = True
         promise = Promise(context.version)
         group.add(member, request.protocol_type, promise)
         # Longer than a session, since it cannot heartbeat before it is answered; bounded, should its client be gone.
-        self._keep_alive_for(group, member, self.state.config.new_member_join_timeout_ms, now_ms, out)
+        self._keep_alive_for(group, member, self.state.config.new_member_join_timeout_ms, out)
         reason = f"new member {member_id} (instance {request.group_instance_id}); client reason: {reason_of(request)}"
         self._rebalance_or_complete(group, reason, now_ms, out)
         return promise
@@ -243,7 +242,7 @@ class ClassicGroups:
         old = group.members[old_id]
         self._fence(group, old, out)
         member = group.replace_static(instance_id, old_id, new_id)
-        self.keep_alive(group, member, now_ms, out)
+        self.keep_alive(group, member, out)
         promise = Promise(context.version)
         group.update(
             member, protocols_of(request), rebalance_timeout_ms(request, context), request.session_timeout_ms, promise
@@ -259,7 +258,7 @@ class ClassicGroups:
             record = group.record()
             if batch_bytes([record]) > self.state.config.batch_bytes_max:
                 group.update(member, old.protocols, old.rebalance_timeout_ms, old.session_timeout_ms, None)
-                self.keep_alive(group, group.replace_static(instance_id, new_id, old_id), now_ms, out)
+                self.keep_alive(group, group.replace_static(instance_id, new_id, old_id), out)
                 return join_error(context.version, "", Err.UNKNOWN_SERVER_ERROR)
             out.records.append(record)
             # Kafka does this only when it loads the record: until then it goes by the topics of the old metadata.
@@ -353,7 +352,7 @@ class ClassicGroups:
                 others = group.joined_members() if group.leader == member.member_id else []
                 version = member.awaiting_join.version
                 self._answer_join(group, member, joined(group, member.member_id, version, others), out)
-            self.keep_alive(group, member, now_ms, out)
+            self.keep_alive(group, member, out)
             member.is_new = False
             group.pending_sync.add(member.member_id)
         out.timers.append(Timer((SYNC, group.group_id), group.rebalance_timeout_ms()))
@@ -401,7 +400,7 @@ class ClassicGroups:
         out.records.append(record)
         for member in group.members.values():
             if self._answer_sync(member, self._assignment(group, member), out):
-                self.keep_alive(group, member, now_ms, out)
+                self.keep_alive(group, member, out)
         group.transition(State.STABLE, now_ms)
 
     def _assignment(self, group: ClassicGroup, member: ClassicMember) -> m.SyncGroupResponse:
@@ -413,7 +412,7 @@ class ClassicGroups:
         for member in group.members.values():
             member.assignment = b""
             if self._answer_sync(member, m.SyncGroupResponse(error_code=error), out):
-                self.keep_alive(group, member, now_ms, out)
+                self.keep_alive(group, member, out)
 
     def _sync_over(self, group: ClassicGroup, _: str, now_ms: int, out: Outcome) -> None:
         """Members that joined and never asked for their assignment would hold partitions without reading them."""
@@ -435,7 +434,7 @@ class ClassicGroups:
             raise KafkaError(Err.ILLEGAL_GENERATION)
         if group.state is State.EMPTY:
             raise KafkaError(Err.UNKNOWN_MEMBER_ID)
-        self.keep_alive(group, group.members[request.member_id], now_ms, out)
+        self.keep_alive(group, group.members[request.member_id], out)
         if group.state is State.PREPARING:
             return m.HeartbeatResponse(error_code=Err.REBALANCE_IN_PROGRESS)
         return m.HeartbeatResponse()
@@ -487,19 +486,13 @@ class ClassicGroups:
             self._answer_sync(member, m.SyncGroupResponse(error_code=Err.UNKNOWN_MEMBER_ID), out)
         group.remove(member_id)
 
-    # Sessions: a heartbeat only moves the deadline; the timer, when it fires, looks whether there is time left.
+    # Sessions: every sign of life arms the member's timer anew, which lasts as long whatever the wall clock is set to.
 
-    def keep_alive(self, group: ClassicGroup, member: ClassicMember, now_ms: int, out: Outcome) -> None:
-        self._keep_alive_for(group, member, member.session_timeout_ms, now_ms, out)
+    def keep_alive(self, group: ClassicGroup, member: ClassicMember, out: Outcome) -> None:
+        self._keep_alive_for(group, member, member.session_timeout_ms, out)
 
-    def _keep_alive_for(
-        self, group: ClassicGroup, member: ClassicMember, timeout_ms: int, now_ms: int, out: Outcome
-    ) -> None:
-        deadline_ms = member.deadline_ms = now_ms + timeout_ms
-        timer_at_ms = member.timer_at_ms
-        if timer_at_ms is None or timer_at_ms > deadline_ms:
-            member.timer_at_ms = deadline_ms
-            out.timers.append(Timer((SESSION, group.group_id, member.member_id), timeout_ms))
+    def _keep_alive_for(self, group: ClassicGroup, member: ClassicMember, timeout_ms: int, out: Outcome) -> None:
+        out.timers.append(Timer((SESSION, group.group_id, member.member_id), timeout_ms))
 
     def _forget_session(self, group: ClassicGroup, member_id: str, out: Outcome) -> None:
         out.timers.append(Cancel((SESSION, group.group_id, member_id)))
@@ -511,15 +504,7 @@ class ClassicGroups:
                 self._complete_join(group, now_ms, out)
             return
         member = group.members.get(member_id)
-        if member is None:
-            return
-        left_ms = member.deadline_ms - now_ms
-        if left_ms > 0:
-            member.timer_at_ms = member.deadline_ms
-            out.timers.append(Timer((SESSION, group.group_id, member_id), left_ms))
-            return
-        member.timer_at_ms = None
-        if member.satisfied:
+        if member is None or member.satisfied:
             return
         out.revocable = False
         self.state.note(f"group {group.group_id}: member {member_id} failed, no heartbeat within its session")

@@ -42,7 +42,7 @@ VALID_PREVIOUS: dict[State, frozenset[State]] = {
 
 
 class ClassicMember:
-    """One member. Its session ends at `deadline_ms`; its timer may fire sooner, and is then armed again."""
+    """One member. Its session is a timer, which every sign of life arms anew."""
 
     __slots__ = (
         "assignment",
@@ -50,14 +50,12 @@ class ClassicMember:
         "awaiting_sync",
         "client_host",
         "client_id",
-        "deadline_ms",
         "instance_id",
         "is_new",
         "member_id",
         "protocols",
         "rebalance_timeout_ms",
         "session_timeout_ms",
-        "timer_at_ms",
     )
 
     def __init__(
@@ -83,8 +81,6 @@ class ClassicMember:
         self.awaiting_join: Promise | None = None
         self.awaiting_sync: Promise | None = None
         self.is_new = False
-        self.deadline_ms = 0
-        self.timer_at_ms: int | None = None
 
     def metadata(self, protocol: str | None) -> bytes:
         for name, metadata in self.protocols:
@@ -118,8 +114,8 @@ class ClassicGroup:
         self.members: dict[str, ClassicMember] = {}
         self.static_members: dict[str, str] = {}
         """Member ids by instance id."""
-        self.pending: dict[str, int] = {}
-        """Members that were given an id and have not joined with it; the value is when their timer fires."""
+        self.pending: dict[str, None] = {}
+        """Ids that were given to members that have not joined with them, in that order."""
         self.awaiting_join_count = 0
         self.support: dict[str, int] = {}
         """How many members support each protocol."""

@@ -114,7 +114,7 @@ class ConsumerGroups:
             out,
         )
         group_id = group.group_id
-        decide.keep_alive(group_id, updated.member_id, decide.session_timeout_ms(group_id), now_ms, out)
+        decide.keep_alive(group_id, updated.member_id, decide.session_timeout_ms(group_id), out)
         default = self.state.config.consumer_heartbeat_interval_ms
         answer = Answer(
             member_id=updated.member_id,
@@ -159,7 +159,7 @@ class ConsumerGroups:
         for member in group.members.live.values():
             if member.classic is not None:
                 timeout_ms = member.classic.session_timeout_ms
-                self.decisions.keep_alive(group.group_id, member.member_id, timeout_ms, now_ms, out)
+                self.decisions.keep_alive(group.group_id, member.member_id, timeout_ms, out)
         self.state.note(f"group {group.group_id} turns from a classic into a consumer group")
 
     def _check_room(self, group: ConsumerGroup, member_id: str) -> None:
@@ -223,24 +223,14 @@ class ConsumerGroups:
             self.decisions.go_on_resolving(group, now_ms, out)
             return
         member = group.members.get(key[2])
-        why = None if member is None else self._overdue(kind, group, member, now_ms, out)
+        why = None if member is None else self._overdue(kind, group, member)
         if member is not None and why is not None:
             self.state.note(f"group {group_id}: member {member.member_id} is removed, {why}")
             self._members.remove(group, [member], now_ms, out)
 
-    def _overdue(
-        self, kind: str, group: ConsumerGroup, member: Member, now_ms: int, out: Outcome
-    ) -> str | None:
+    def _overdue(self, kind: str, group: ConsumerGroup, member: Member) -> str | None:
         volatile = self.decisions.volatile_of(group.group_id)
         if kind == SESSION:
-            session = volatile.sessions.get(member.member_id)
-            if session is None:
-                return None
-            session.timer_at_ms = None
-            left_ms = session.deadline_ms - now_ms
-            if left_ms > 0:
-                self.decisions.keep_alive(group.group_id, member.member_id, left_ms, now_ms, out)
-                return None
             return "its session is over"
         if kind == REBALANCE:
             since = volatile.revoking_since.pop(member.member_id, None)
@@ -260,7 +250,7 @@ class ConsumerGroups:
                 continue
             timeout_ms = self.decisions.session_timeout_ms(group.group_id)
             for member in group.members.live.values():
-                self.decisions.keep_alive(group.group_id, member.member_id, timeout_ms, now_ms, out)
+                self.decisions.keep_alive(group.group_id, member.member_id, timeout_ms, out)
                 self.decisions.resume_revocation(group.group_id, member, out)
 
     def expire(self, now_ms: int, out: Outcome) -> None:

@@ -115,7 +115,7 @@ class ClassicMembers:
         group_id, member_id = group.group_id, member.member_id
         self._decide.volatile_of(group_id).join_timers.discard(member_id)
         out.timers.append(Cancel((JOIN, group_id, member_id)))
-        self._decide.keep_alive(group_id, member_id, request.session_timeout_ms, now_ms, out)
+        self._decide.keep_alive(group_id, member_id, request.session_timeout_ms, out)
         # v0 knew one timeout for both.
         sync_ms = (
             request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
@@ -144,7 +144,7 @@ class ClassicMembers:
         except ProtocolError as e:
             raise KafkaError(Err.UNKNOWN_SERVER_ERROR, f"the member's metadata is malformed: {e}") from e
         out.timers.append(Cancel((SYNC, group.group_id, member.member_id)))
-        self._decide.keep_alive(group.group_id, member.member_id, classic.session_timeout_ms, now_ms, out)
+        self._decide.keep_alive(group.group_id, member.member_id, classic.session_timeout_ms, out)
         return m.SyncGroupResponse(
             protocol_type=request.protocol_type, protocol_name=request.protocol_name, assignment=assignment
         )
@@ -156,7 +156,7 @@ class ClassicMembers:
     ) -> m.HeartbeatResponse:
         assert isinstance(group, ConsumerGroup)
         member, classic = self._classic_member(group, request)
-        self._decide.keep_alive(group.group_id, member.member_id, classic.session_timeout_ms, now_ms, out)
+        self._decide.keep_alive(group.group_id, member.member_id, classic.session_timeout_ms, out)
         released = member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_release(member)
         if member.epoch < group.target_epoch or member.state is MemberState.UNREVOKED_PARTITIONS or released:
             self._expect_join(group, member, out)

@@ -52,16 +52,6 @@ RESOLUTION_LOST_MS = 60_000
 NEVER = -(2**63)
 
 
-class Session:
-    """A heartbeat only moves the deadline; the timer, when it fires, looks whether there is time left."""
-
-    __slots__ = ("deadline_ms", "timer_at_ms")
-
-    def __init__(self) -> None:
-        self.deadline_ms = 0
-        self.timer_at_ms: int | None = None
-
-
 class Volatile:
     """What is known of a group beyond its records; it ends with the shard and nothing durable depends on it."""
 
@@ -72,11 +62,9 @@ class Volatile:
         "resolution",
         "resolution_started_ms",
         "revoking_since",
-        "sessions",
     )
 
     def __init__(self) -> None:
-        self.sessions: dict[str, Session] = {}
         self.revoking_since: dict[str, int] = {}
         """The epoch members were at when the time they have to give partitions up began to run."""
         self.join_timers: set[str] = set()
@@ -184,12 +172,14 @@ class Decisions:
             return
         last = next(iter(group.resolved.values()), None)
         last_ms = NEVER if last is None else last.timestamp_ms
-        if now_ms <= last_ms + REGEX_REFRESH_MIN_MS:
+        set_back = last_ms > now_ms  # the clock, since then
+        if not set_back and now_ms <= last_ms + REGEX_REFRESH_MIN_MS:
             return
         due = (
             unknown
             or len(regexes) != len(group.resolved)
             or (0 if last is None else last.version) < self.topics_version
+            or set_back
             or now_ms > last_ms + self.state.config.consumer_regex_refresh_interval_ms
         )
         if due and regexes:
@@ -296,7 +286,8 @@ class Decisions:
         default = self.state.config.consumer_assignment_interval_ms
         interval_ms = self.option(group.group_id, "consumer.assignment.interval.ms", default)
         last_ms = group.target_timestamp_ms
-        return not last_ms or not interval_ms or now_ms >= last_ms + interval_ms
+        # A last time that is still to come was written before the clock was set back.
+        return not last_ms or not interval_ms or not last_ms <= now_ms < last_ms + interval_ms
 
     def _preferred_assignor(self, group: ConsumerGroup, member: Member, updated: Member) -> str:
         votes = {name: group.assignors[name] for name in ASSIGNORS if name in group.assignors}
@@ -383,20 +374,13 @@ class Decisions:
 
     # Sessions and removal ---------------------------------------------------------------------------------------------
 
-    def keep_alive(self, group_id: str, member_id: str, timeout_ms: int, now_ms: int, out: Outcome) -> None:
-        sessions = self.volatile_of(group_id).sessions
-        session = sessions.get(member_id)
-        if session is None:
-            session = sessions[member_id] = Session()
-        deadline_ms = session.deadline_ms = now_ms + timeout_ms
-        if session.timer_at_ms is None or session.timer_at_ms > deadline_ms:
-            session.timer_at_ms = deadline_ms
-            out.timers.append(Timer((SESSION, group_id, member_id), timeout_ms))
+    def keep_alive(self, group_id: str, member_id: str, timeout_ms: int, out: Outcome) -> None:
+        """Every sign of life arms the timer anew: when it fires, the session is over."""
+        out.timers.append(Timer((SESSION, group_id, member_id), timeout_ms))
 
     def forget_timers(self, group_id: str, member_ids: Iterable[str], out: Outcome) -> None:
         volatile = self.volatile_of(group_id)
         for member_id in member_ids:
-            volatile.sessions.pop(member_id, None)
             volatile.revoking_since.pop(member_id, None)
             volatile.join_timers.discard(member_id)
             out.timers.extend(

@@ -245,7 +245,7 @@ class GroupShard:
             return Outcome(refusal(request, e.error, context.version))
         if isinstance(group, ClassicGroup) and group.state in (State.STABLE, State.PREPARING):
             # Whoever commits is alive.
-            self.classic.keep_alive(group, group.members[request.member_id], now_ms, out)
+            self.classic.keep_alive(group, group.members[request.member_id], out)
         return out
 
     def txn_offset_commit(self, request: m.TxnOffsetCommitRequest, context: Context, now_ms: int) -> Outcome:

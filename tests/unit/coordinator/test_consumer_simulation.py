@@ -238,14 +238,15 @@ def test_a_heartbeat_without_news_writes_nothing() -> None:
     for _ in range(5):
         world.add()
     world.settle()
-    written, timers = len(world.driver.log), dict(world.driver.timers)
+    written, timers = len(world.driver.log), set(world.driver.timers)
     for member in world.members:
         request = m.ConsumerGroupHeartbeatRequest(
             group_id="g", member_id=member.name, member_epoch=member.epoch
         )
         request.instance_id = member.instance_id
         outcome = world.driver.ask(member.name, "consumer_group_heartbeat", request, 1)
-        assert not outcome.records and not outcome.timers
+        assert not outcome.records
+        assert [timer.key for timer in outcome.timers] == [("consumer-session", "g", member.name)]
         assert outcome.response.assignment is None
         assert outcome.response.member_epoch == member.epoch
-    assert len(world.driver.log) == written and world.driver.timers == timers
+    assert len(world.driver.log) == written and set(world.driver.timers) == timers
