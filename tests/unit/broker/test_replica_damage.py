@@ -1,0 +1,203 @@
+"""Replicas that are wiped, damaged, late or out of space, and what the others make of them."""
+
+import asyncio
+
+import pytest
+
+from headrace.client.errors import err_of
+from headrace.errors import Err
+from headrace.storage.segment import file_name
+from tests.unit.broker.replicated import DATA, Brokers, T, contents, run
+
+
+def test_a_wiped_disk_copies_everything_and_is_out_of_the_isr_until_then() -> None:
+    """FAULTS 10."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2, 3])
+        for _ in range(5):
+            assert await brokers.produce(1, 100) == "NONE"
+        brokers.kill(3)
+        brokers.node(3).disk.remove_tree(DATA)
+        seen: list[tuple[int, ...]] = []
+        await brokers.start(3)
+        await brokers.until(lambda: seen.append(brokers.dictator.assigned().isr) or (1, 2) in seen)  # type: ignore[func-returns-value]
+        await brokers.until(lambda: set(brokers.dictator.assigned().isr) == {1, 2, 3})
+        await brokers.in_step([1, 2, 3])
+        assert brokers.dictator.alterations == [(1, 2), (1, 2, 3)]
+
+    run(scenario)
+
+
+def test_a_follower_behind_the_start_of_its_leaders_log_begins_there() -> None:
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2, 3])
+        assert await brokers.produce(1, 10) == "NONE"
+        brokers.kill(3)
+        brokers.dictator.fence(3)
+        brokers.dictator.change(isr=[1, 2])
+        assert await brokers.produce(1, 10) == "NONE"
+        brokers.partition(1).log.roll(0)
+        assert await brokers.produce(1, 10) == "NONE"
+        partition = brokers.partition(1)
+        partition.delete_up_to(20)
+        partition.log.delete_segments(1, 0)
+        await brokers.start(3)
+        await brokers.until(lambda: brokers.partition(3).log.end_offset == 30)
+        assert brokers.partition(3).log.log_start_offset == 20
+        assert contents(brokers.partition(3)) == contents(partition)
+        await brokers.until(lambda: set(brokers.dictator.assigned().isr) == {1, 2, 3})
+
+    run(scenario)
+
+
+def test_deleted_records_are_deleted_everywhere_before_the_answer() -> None:
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2, 3])
+        assert await brokers.produce(1, 10) == "NONE"
+        await asyncio.sleep(1)
+        wire = await brokers.wire(1)
+        asked = {"topics": [{"name": T, "partitions": [{"partition_index": 0, "offset": 7}]}], "timeout_ms": 3000}
+        answer = await wire.ask("DeleteRecords", 2, asked)
+        row = answer.topics[0].partitions[0]
+        assert (row.error_code, row.low_watermark) == (0, 7)
+        assert [brokers.partition(n).log.log_start_offset for n in (1, 2, 3)] == [7, 7, 7]
+        brokers.world.network.block("b1", "b3")
+        asked["topics"][0]["partitions"][0]["offset"] = 9  # type: ignore[index]
+        answer = await wire.ask("DeleteRecords", 2, asked)
+        row = answer.topics[0].partitions[0]
+        assert (err_of(row.error_code), row.low_watermark) == (Err.REQUEST_TIMED_OUT, 7)
+        wire.close()
+
+    run(scenario)
+
+
+def test_damaged_bytes_from_a_leader_are_refused_and_asked_for_again() -> None:
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2, 3])
+        assert await brokers.produce(1, 5) == "NONE"
+        brokers.world.network.partition(["b3"], ["b1"])
+        brokers.world.network.reset("b1", "b3")
+        assert await brokers.produce(1, 5, acks=1) == "NONE"
+        path = f"{DATA}/{T}-0/{file_name(0, '.log')}"
+        size = brokers.partition(1).log.active.size
+        brokers.node(1).disk.flip(path, size - 10)
+        await asyncio.sleep(0.5)
+        brokers.world.network.heal()
+        await asyncio.sleep(5)
+        assert brokers.partition(3).log.end_offset == 5, "not a byte of it"
+        brokers.node(1).disk.flip(path, size - 10)
+        await brokers.until(lambda: brokers.partition(3).log.end_offset == 10)
+        await brokers.in_step([1, 3])
+
+    run(scenario)
+
+
+def test_a_damaged_segment_of_a_follower_is_copied_again() -> None:
+    """FAULTS 4: set aside, copied anew, and out of the ISR before anything is dropped."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2, 3])
+        for _ in range(3):
+            for _ in range(3):
+                assert await brokers.produce(1, 10) == "NONE"
+            for node_id in (1, 2, 3):
+                await brokers.in_step([1, node_id])
+                brokers.partition(node_id).log.roll(0)
+        await brokers.node(3).stop()
+        brokers.node(3).disk.flip(f"{DATA}/{T}-0/{file_name(30, '.log')}", 100)
+        brokers.node(3).disk.remove(f"{DATA}/.kafka_cleanshutdown")
+        brokers.node(3).disk.replace_bytes(f"{DATA}/recovery-point-offset-checkpoint", b"0\n0\n")
+        await brokers.start(3)
+        assert brokers.partition(3).log.holes, "the damage was found"
+        await brokers.until(lambda: brokers.dictator.alterations == [(1, 2), (1, 2, 3)], timeout_s=60)
+        assert not brokers.partition(3).log.holes
+        assert contents(brokers.partition(3)) == contents(brokers.partition(1))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("who", [1, 3])
+def test_a_failed_fsync_takes_the_replica_out(who: int) -> None:
+    """FAULTS 8: never taken for a success; the others go on."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2, 3])
+        assert await brokers.produce(1, 5) == "NONE"
+        await brokers.in_step([1, 2, 3])
+        brokers.node(who).disk.fail("sync", path=f"{DATA}/{T}-0/{file_name(0, '.log')}")
+        answer = await brokers.produce(1, 5, timeout_ms=60_000)
+        partition = brokers.partition(who)
+        assert partition.failed and partition.leader is None and partition.copying is None
+        if who == 1:
+            assert answer == "KAFKA_STORAGE_ERROR"
+            brokers.dictator.change(leader=1)
+            assert await brokers.produce(1) == "KAFKA_STORAGE_ERROR", "whatever the controller says"
+            brokers.dictator.change(leader=2, isr=[2, 3])
+            assert await brokers.produce(2, 5) == "NONE"
+        else:
+            assert answer == "NONE" and brokers.dictator.assigned().isr == (1, 2)
+        brokers.broker(who).failure = None  # it had one log dir only
+        await brokers.in_step([1, 2] if who == 3 else [2, 3])
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("who", [1, 2])
+def test_a_replica_there_was_no_room_for_is_created_when_there_is(who: int) -> None:
+    """FAULTS 6: nobody changes the partition meanwhile, so the metadata does not speak of it again."""
+
+    async def scenario(brokers: Brokers) -> None:
+        disk = brokers.node(who).disk
+        disk.capacity_bytes = disk.used_bytes()
+        brokers.dictator.create([1, 2], min_insync_replicas="1")
+        await asyncio.sleep(2)
+        assert T not in brokers.broker(who).replicas.by_name or not brokers.broker(who).replicas.by_name[T]
+        disk.capacity_bytes = None
+        await asyncio.sleep(2)
+        assert await brokers.produce(1, 3) == "NONE"
+        await brokers.in_step([1, 2])
+
+    run(scenario, 2)
+
+
+def test_what_was_sent_of_a_log_that_is_cut_is_not_mixed_with_what_replaces_it() -> None:
+    """FAULTS 23: a Fetch answer is half sent when the leader is deposed and its log cut and rewritten."""
+
+    async def scenario(brokers: Brokers) -> None:
+        dictator = brokers.dictator
+        dictator.create([1, 2, 3])
+        assert await brokers.produce(1, 5) == "NONE"
+        await brokers.in_step([1, 2, 3])
+        log = brokers.partition(1).log
+        brokers.world.network.partition(["b2", "b3"], ["b1"])
+        assert await brokers.produce(1, 50, acks=1) == "NONE"
+        piece = log.read(5, 1 << 20, log.end_offset)
+        assert piece is not None and len(piece.read()) == piece.length
+        dictator.change(leader=2)
+        brokers.world.network.heal()
+        assert await brokers.produce(2, 60) == "NONE"
+        await brokers.in_step([1, 2, 3])
+        with pytest.raises(OSError, match="cut while it was read"):
+            piece.read()
+        piece.release()
+        assert log.active.handle.pins == 0
+
+    run(scenario)
+
+
+def test_resets_and_slow_networks_harm_nothing() -> None:
+    """FAULTS 17."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2, 3], 3)
+        for turn in range(40):
+            index = turn % 3
+            waiting = asyncio.create_task(brokers.produce(1, 1 + turn, index=index, timeout_ms=60_000))
+            await asyncio.sleep(0.003 * (turn % 5))
+            brokers.world.network.reset("b1", f"b{2 + turn % 2}")
+            assert await waiting == "NONE"
+        for index in range(3):
+            await brokers.in_step([1, 2, 3], index)
+
+    run(scenario)
