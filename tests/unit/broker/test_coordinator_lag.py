@@ -1,8 +1,11 @@
 """Lag in records and in seconds, from the offsets and the time index of a broker in a simulated world."""
 
+from collections.abc import Callable
+
 from headrace.broker import lag as lag_module
 from headrace.broker.lag import lag_of
 from headrace.broker.metrics import Collector
+from headrace.broker.partition import Partition
 from headrace.client.admin import Admin
 from headrace.client.cluster import Cluster
 from headrace.client.groups import Groups
@@ -10,7 +13,7 @@ from headrace.client.raw import produce
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record
 from headrace.testing.simulator.world import World
-from tests.unit.broker.test_coordinator_runtime import BOOTSTRAP, in_world, with_topic
+from tests.unit.broker.test_coordinator_runtime import BOOTSTRAP, Machine, in_world, with_topic
 
 STEP_MS = 60_000
 
@@ -21,6 +24,20 @@ async def fill(now_ms: int, records: int = 100) -> None:
         for number in range(records):
             timestamp = now_ms - (records - 1 - number) * STEP_MS
             await produce(cluster, "t", 0, build_batch([Record(0, timestamp, None, bytes(1000))]))
+
+
+async def fill_in_segments(machine: Machine, configs: dict[str, str], keys: Callable[[int], bytes | None]) -> Partition:
+    """The same in a topic of its own, with sixteen records in a segment."""
+    now_ms = machine.node.clock.wall_ms()
+    async with Admin(BOOTSTRAP) as admin:
+        await admin.create_topic("cut", 1, configs=configs)
+        partition = machine.broker.replicas.by_name["cut"][0]
+        for number in range(100):
+            if number % 16 == 0:
+                partition.log.roll(now_ms)
+            batch = build_batch([Record(0, now_ms - (99 - number) * STEP_MS, keys(number), bytes(1000))])
+            await produce(admin.cluster, "cut", 0, batch)
+    return partition
 
 
 def test_seconds_come_from_the_time_index() -> None:
@@ -38,6 +55,38 @@ def test_seconds_come_from_the_time_index() -> None:
             assert abs(seconds - (99 - offset) * 60) <= 60, offset
         partition.log.advance_log_start(90)
         assert abs(lag_of(partition, 10, now_ms)[1] - 9 * 60) <= 60, "what was deleted is not waited for"
+
+    in_world(main)
+
+
+def test_seconds_are_right_on_both_sides_of_a_border_between_segments() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        now_ms = machine.node.clock.wall_ms()
+        # An index entry only where a segment ends: what lies between comes from the neighbours.
+        partition = await fill_in_segments(machine, {"index.interval.bytes": "1000000"}, lambda _: None)
+        for offset in range(100):
+            assert abs(lag_of(partition, offset, now_ms)[1] - (99 - offset) * 60) <= 60, offset
+
+    in_world(main)
+
+
+def test_what_compaction_has_removed_is_not_waited_for() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        now_ms = machine.node.clock.wall_ms()
+        configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+        # The first record is the last of its key; of all others only the last remains, in the segment that is written to.
+        partition = await fill_in_segments(machine, configs, lambda number: b"often" if number else b"once")
+        await machine.broker.maintenance.cleaner.run()
+        log = partition.log
+        assert log.size < 20_000 and len(log.segments) > 1
+        active = log.active.base_offset
+        assert lag_of(partition, 0, now_ms)[1] == 99 * 60
+        for offset in range(1, 100):
+            # Compaction keeps the last record before the active segment.
+            expected = (99 - max(offset, active - 1)) * 60
+            assert abs(lag_of(partition, offset, now_ms)[1] - expected) <= 60, offset
 
     in_world(main)
 
