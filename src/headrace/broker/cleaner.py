@@ -107,6 +107,9 @@ class Cleaner:
         self.busy = log
         before, clean_until = log.size, -1
         try:
+            # After a crash a gap above what is committed, as far as the disk tells, is taken for an end that was lost.
+            checkpoint = self._broker.logs.checkpoint_plan(self._broker.node.high_watermarks())
+            await self._runtime.run_in_thread(checkpoint.run)
             async for cleaned in self._runtime.compact(job, pace):
                 if not await self._swap(partition, cleaned):
                     return False

@@ -19,6 +19,7 @@ from headrace.storage.checkpoints import PARTITION_METADATA, encode_partition_me
 from headrace.storage.durability import DirtyPaths, SegmentSync, SyncPlan
 from headrace.storage.epochs import EpochCache
 from headrace.storage.files import NO_SPACE, Buffer, Disk, File, start_writeback
+from headrace.storage.indexes import RELATIVE_OFFSET_MAX
 from headrace.storage.pool import FilePool
 from headrace.storage.reader import LogReader, Slice
 from headrace.storage.recovery import (
@@ -205,7 +206,10 @@ class Log(LogReader):
         active = self.active
         if active.size == 0 and last_offset <= active.max_offset:
             return active  # one batch larger than a whole segment gets a segment of its own
-        return self._roll(base_offset, now_ms)
+        # Records that a leader has cleaned away before this batch leave their gap within a segment: between two of them
+        # it would look like an end that a power cut has taken.
+        is_near = last_offset - self.end_offset <= RELATIVE_OFFSET_MAX
+        return self._roll(self.end_offset if is_near else base_offset, now_ms)
 
     def _append_failed(self, file: File, error: OSError) -> None:
         """Decide whether the failed write left the file as it was. If half a batch stayed, nothing may follow it."""
@@ -409,7 +413,7 @@ class Log(LogReader):
             return
         self._shrinking()
         at = bisect_right(self._bases, offset)
-        self._drop_segments(self.segments[at:])
+        self._drop_from_end(self.segments[at:])
         active = self.segments[-1]
         active.synced = False
         offset = active.truncate(offset)
@@ -420,7 +424,7 @@ class Log(LogReader):
     def truncate_fully(self, new_start: int) -> None:
         """Drop everything and go on at `new_start`: nothing here was of use to anybody."""
         self._shrinking()
-        self._drop_segments(list(self.segments))
+        self._drop_from_end(list(self.segments))
         active = Segment.create(self.pool, self.path, new_start, self.config, self.active.created_ms)
         self.segments.append(active)
         self._bases.append(new_start)
@@ -523,6 +527,13 @@ class Log(LogReader):
         self._bound_segment = None
         for gone in old:
             gone.close()
+
+    def _drop_from_end(self, segments: Sequence[Segment]) -> None:
+        """The newest first, each for good before the next: one that a power cut brings back must not have a gap before it,
+        which a compacted log would take for records cleaned away."""
+        for segment in reversed(segments):
+            self._drop_segments([segment])
+            self.disk.sync_dir(self.path)
 
     def _drop_segments(self, segments: Iterable[Segment]) -> None:
         """Take segments out of the log and remove their files at once."""

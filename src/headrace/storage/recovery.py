@@ -413,7 +413,7 @@ class _Recovery:
         first = 0
         while first + 1 < len(segments) and segments[first + 1].base_offset <= recovery_point:
             first += 1
-        base = segments[first].base_offset
+        self.next_offset = base = segments[first].base_offset
         # Aborted transactions are found again from the producers' state at the first segment that is checked.
         loaded = self.snapshots.load(self.producers, base, now_ms)
         try:
@@ -437,11 +437,10 @@ class _Recovery:
         if segment.base_offset < self.next_offset:
             # A truncation that was undone in part. What was written after it wins.
             return f"overlaps with the segment before it, which ends at {self.next_offset}"
-        if (
-            0 < self.next_offset < segment.base_offset
-            and not self.config.compact
-            and self._may_be_torn(1 + len(self._later(segment)))
-        ):
+        if self.config.compact and self.committed is None:
+            return None  # compaction leaves gaps too, but only below what was checkpointed as committed before it
+        gap = segment.base_offset - self.next_offset
+        if 0 < gap <= RELATIVE_OFFSET_MAX and self._may_be_torn(1 + len(self._later(segment))):
             return f"the segment before it ends at {self.next_offset}: its end did not reach the disk"
         return None
 

@@ -98,7 +98,7 @@ def test_rolls_by_size_time_index_and_relative_offset(place: tuple[Disk, str]) -
     while len(log.segments) == 2:  # time index entries need growing timestamps: let the offset index fill up
         append(log, timestamp=1501)
     assert log.segments[2].base_offset == 2 + 6  # the first batch has no entry, five fill 40 bytes
-    far = log.segments[2].base_offset + (1 << 31)
+    far = log.end_offset + (1 << 31)
     log.append(batch(far), far, far, 0, 1501, 1000)
     assert log.active.base_offset == far
     assert read_all(log)[-1] == batch(far, timestamp=1000)
