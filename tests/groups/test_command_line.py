@@ -170,12 +170,16 @@ def test_words_are_read_as_kafkas_tool_reads_them(tmp_path: Path) -> None:
     assert parse_topics(["a", "b:0,2", "b:5", "a:1"]) == {"a": None, "b": {0, 2, 5}}
     assert parse_duration("P1DT2H3M4.5S") == ((26 * 60 + 3) * 60 + 4.5) * 1000
     assert parse_duration("PT90S") == 90_000
-    for wrong in ("P", "PT", "1H", "P1H", ""):
+    assert parse_datetime("1969-12-31T23:59:59.998") == 0, "-2 would be the start, -1 the end"
+    for wrong in ("P", "PT", "1H", "P1H", "", "P999999999999D"):
         with pytest.raises(ClientError):
             parse_duration(wrong)
     file = tmp_path / "x.csv"
     file.write_text("g,t,0,5\nother,t,1,6\nt,2,7\n\n")
     assert read_file(file, "g") == {("t", 0): 5, ("t", 2): 7}
+    file.write_bytes(b"t,0,\xff\n")
+    with pytest.raises(ClientError, match="is no text"):
+        read_file(file, "g")
     file.write_text("t,zero,5\n")
     with pytest.raises(ClientError, match="line 1"):
         read_file(file, "g")

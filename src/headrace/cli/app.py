@@ -9,11 +9,13 @@ import typer
 from headrace import __version__
 from headrace.cli import cluster, doctor, group, log, pipeline, topic
 from headrace.cli.command_config import take_command_config
+from headrace.cli.output import command_group
 from headrace.client.errors import ClientError
+from headrace.protocol.primitives import ProtocolError
 
-app = typer.Typer(
+app = command_group(
+    "Kafka's job in Python: a broker that every Kafka client can use, and the tools around it.",
     name="headrace",
-    help="Kafka's job in Python: a broker that every Kafka client can use, and the tools around it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -23,7 +25,7 @@ app = typer.Typer(
 # `main` hands `up` over before typer is imported; this entry is for `headrace --help`.
 @app.command("up", add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def up(context: typer.Context) -> None:
-    """Start a broker: `headrace up --data DIR --port N --config server.properties --set name=value`."""
+    """Start a broker, or a cluster of them; `headrace up -h` says how."""
     from headrace.cli.up import main
 
     raise typer.Exit(main(context.args))
@@ -39,15 +41,15 @@ app.command("doctor")(doctor.doctor)
 
 @app.command("format")
 def format_folders(
-    config: Annotated[str | None, typer.Option(help="Options in Kafka's format (server.properties).")] = None,
-    data: Annotated[str | None, typer.Option(help="Data folder, in place of log.dirs.")] = None,
-    node_id: Annotated[int | None, typer.Option(help="Id of this node, in place of node.id.")] = None,
-    cluster_id: Annotated[str | None, typer.Option(help="Id of the cluster, 22 characters; random if not given.")] = None,
-    setting: Annotated[list[str] | None, typer.Option("--set", help="One option, NAME=VALUE; may be repeated.")] = None,
-    voters: Annotated[str | None, typer.Option(help="As for `up`: the controllers, if they never change.")] = None,
-    bootstrap_controllers: Annotated[str | None, typer.Option(help="As for `up`: where to find the controllers otherwise.")] = None,
-    controller_port: Annotated[int | None, typer.Option(help="As for `up`: be a controller too, on this port.")] = None,
-    host: Annotated[str | None, typer.Option(help="As for `up`: address to listen on.")] = None,
+    config: Annotated[str | None, typer.Option(metavar="FILE", help="Options in Kafka's format (server.properties).")] = None,
+    data: Annotated[str | None, typer.Option(metavar="DIR", help="Data folder, in place of log.dirs.")] = None,
+    node_id: Annotated[int | None, typer.Option(metavar="N", help="Id of this node, in place of node.id.")] = None,
+    cluster_id: Annotated[str | None, typer.Option(metavar="ID", help="Id of the cluster, 22 characters; random if not given.")] = None,
+    setting: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="One option; may be repeated.")] = None,
+    voters: Annotated[str | None, typer.Option(metavar="ID@HOST:PORT,...", help="As for `up`: the controllers, if they never change.")] = None,
+    bootstrap_controllers: Annotated[str | None, typer.Option(metavar="HOST:PORT,...", help="As for `up`: where to find the controllers otherwise.")] = None,
+    controller_port: Annotated[int | None, typer.Option(metavar="N", help="As for `up`: be a controller too, on this port.")] = None,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="As for `up`: address to listen on.")] = None,
     standalone: Annotated[bool, typer.Option("--standalone", help="Begin a quorum with this controller alone.")] = False,
     initial_controllers: Annotated[
         str | None, typer.Option(metavar="ID@HOST:PORT:DIRECTORY-ID,...", help="Begin a quorum with these; the same on each.")
@@ -57,7 +59,10 @@ def format_folders(
     ] = False,
     random_id: Annotated[bool, typer.Option("--random-id", help="Print an id for a new cluster or directory, and do nothing.")] = False,
 ) -> None:
-    """Format new data folders for a node whose configuration names its controllers. Never touches existing data."""
+    """Format new data folders for one node of a cluster.
+
+    Its configuration names the controllers. Existing data is never touched.
+    """
     from headrace.cli import format as formatting
 
     if random_id:
@@ -78,15 +83,18 @@ def format_folders(
 def demo(
     time: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Run for 60s, 5m, 1h, then check every event.")] = None,
     report: Annotated[str | None, typer.Option(metavar="FILE", help="Write an HTML report with plots; implies --for 60s.")] = None,
-    rate: Annotated[float, typer.Option(min=1, max=20_000, help="Events per second, on average.")] = 1_000,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same events.")] = 42,
-    brokers: Annotated[int, typer.Option(min=1, max=9, help="How many brokers to run.")] = 3,
+    rate: Annotated[float, typer.Option(metavar="N", min=1, max=20_000, help="Events per second, on average.")] = 1_000,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The same seed gives the same events.")] = 42,
+    brokers: Annotated[int, typer.Option(metavar="N", min=1, max=9, help="How many brokers to run.")] = 3,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Leave the pipeline out.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Leave data and logs for you to look at.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Only a few seconds' proof that kill -9 loses nothing.")] = False,
-    records: Annotated[int, typer.Option(min=1_000, max=10_000_000, help="How many records --quick produces.")] = 200_000,
+    records: Annotated[int, typer.Option(metavar="N", min=1_000, max=10_000_000, help="How many records --quick produces.")] = 200_000,
 ) -> None:
-    """The main job, live: brokers, a feed of events, consumer groups and a Spark pipeline; checked when it ends."""
+    """The main job, live: brokers, events, groups and a pipeline.
+
+    With --for or --report every event is then checked against what came out.
+    """
     if quick:
         from headrace.cli.proof import prove
 
@@ -117,6 +125,9 @@ def run(words: Sequence[str]) -> int:
         app(args=list(words), prog_name="headrace")
     except ClientError as error:
         print(f"headrace: {error}", file=sys.stderr)
+        return 1
+    except ProtocolError as error:  # what was asked for cannot even be written down
+        print(f"headrace: this cannot be asked of a broker: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

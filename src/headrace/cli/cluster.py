@@ -12,13 +12,13 @@ import typer
 
 from headrace.cli import cluster_moves, cluster_quorum
 from headrace.cli.cluster_quorum import quorum_facts
-from headrace.cli.output import BOOTSTRAP, JSON, print_json, print_table, size_text, with_admin
+from headrace.cli.output import BOOTSTRAP, JSON, command_group, print_json, print_table, size_text, with_admin
 from headrace.client.admin import Admin, Resource
 from headrace.client.cluster import Partition, Topic
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.client.operations import ClusterBroker, Operations, Quorum, TopicPartition
 
-app = typer.Typer(help="Look at a cluster, move its replicas, elect leaders, change its quorum.", no_args_is_help=True)
+app = command_group("Look at a cluster, move replicas, elect leaders, give votes.", no_args_is_help=True)
 app.add_typer(cluster_quorum.app, name="quorum")
 app.command("reassign")(cluster_moves.reassign)
 app.command("drain")(cluster_moves.drain)
@@ -37,7 +37,7 @@ def status(
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
-    """Show brokers, leaders and replicas, what is under-replicated or offline, and the quorum."""
+    """Show brokers, replicas, what is not in sync, and the quorum."""
     facts = with_admin(bootstrap, look)
     if as_json:
         print_json(facts)
@@ -180,7 +180,7 @@ def _nodes(nodes: Iterable[int]) -> str:
 @app.command("elect")
 def elect(
     partitions: list[str] = typer.Argument(
-        None, metavar="[TOPIC[:PARTITION]...]", help="What to elect leaders for; everything if not given.", show_default=False
+        None, metavar="TOPIC[:PARTITION]", help="What to elect leaders for; everything if not given.", show_default=False
     ),
     unclean: bool = typer.Option(
         False, "--unclean", help="Elect a replica that is not in sync where there is no other. Acknowledged records may be lost."
@@ -189,7 +189,10 @@ def elect(
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
-    """Give the lead back to preferred replicas, or, where all in-sync ones are lost, to any that is left."""
+    """Give the lead back to preferred replicas.
+
+    With --unclean, where all in-sync ones are lost, to any that is left.
+    """
 
     async def find(admin: Admin) -> list[TopicPartition] | None:
         return await _chosen(admin, partitions or [], only_leaderless=unclean)

@@ -56,9 +56,9 @@ class Request(msgspec.Struct):
 
 
 def reassign(
-    topics: list[str] = typer.Argument(None, metavar="[TOPIC...]", help="Only these topics.", show_default=False),
+    topics: list[str] = typer.Argument(None, metavar="TOPIC", help="Only these topics.", show_default=False),
     plan: Path = typer.Option(None, "--plan", metavar="FILE", help="Move to what this file says (Kafka's format)."),
-    replication_factor: int = typer.Option(None, "--replication-factor", "-r", help="Give each partition so many replicas."),
+    replication_factor: int = typer.Option(None, "--replication-factor", "-r", metavar="N", help="Give each partition so many replicas."),
     list_moves: bool = typer.Option(False, "--list", help="Show what is moving now."),
     cancel: bool = typer.Option(False, "--cancel", help="Call off what is moving now."),
     yes: bool = YES,
@@ -69,7 +69,10 @@ def reassign(
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
-    """Move replicas: by a plan from a file or to another replication factor. See also `drain` and `balance`."""
+    """Move replicas by a plan, or change how many there are.
+
+    See also `drain` and `balance`.
+    """
     ways = [plan is not None, replication_factor is not None, list_moves, cancel]
     if sum(ways) != 1:
         raise ClientError("say one of --plan, --replication-factor, --list, --cancel; or see `drain` and `balance`")
@@ -88,7 +91,7 @@ def reassign(
 
 
 def drain(
-    nodes: list[int] = typer.Argument(..., metavar="BROKER...", help="Brokers to empty.", show_default=False),
+    nodes: list[int] = typer.Argument(..., metavar="BROKER", help="Brokers to empty.", show_default=False),
     yes: bool = YES,
     dry: bool = DRY,
     no_wait: bool = NO_WAIT,
@@ -97,7 +100,10 @@ def drain(
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
-    """Move every replica off brokers that are to be shut down. Works for ones that are down already."""
+    """Move every replica off brokers that are to be shut down.
+
+    Works for ones that are down already.
+    """
 
     def decide(view: View) -> Changes:
         holding = {node for replicas in view.placement.values() for node in replicas}
@@ -111,7 +117,7 @@ def drain(
 
 
 def balance(
-    topics: list[str] = typer.Argument(None, metavar="[TOPIC...]", help="Only these topics.", show_default=False),
+    topics: list[str] = typer.Argument(None, metavar="TOPIC", help="Only these topics.", show_default=False),
     yes: bool = YES,
     dry: bool = DRY,
     no_wait: bool = NO_WAIT,
@@ -120,7 +126,10 @@ def balance(
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
-    """Even out replicas and leaders over the brokers that are up: for brokers that were added."""
+    """Even out replicas and leaders over the brokers that are up.
+
+    For brokers that were added.
+    """
 
     def decide(view: View) -> Changes:
         return dict(plans.balance(view.placement, view.racks))

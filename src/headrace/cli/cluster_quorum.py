@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from headrace.cli.output import BOOTSTRAP, JSON, print_json, print_table, with_admin
+from headrace.cli.output import BOOTSTRAP, JSON, command_group, print_json, print_table, with_admin
 from headrace.client.address import parse_address
 from headrace.client.admin import Admin
 from headrace.client.errors import ClientError
@@ -19,7 +19,7 @@ from headrace.storage.checkpoints import (
     encode_uuid,
 )
 
-app = typer.Typer(help="Show the controllers' quorum; give and take votes.", invoke_without_command=True)
+app = command_group("Show the controllers' quorum; give and take votes.", invoke_without_command=True)
 
 NODE = typer.Argument(..., metavar="NODE", help="The controller's node id.", show_default=False)
 NO_DIRECTORY = bytes(16)
@@ -89,8 +89,8 @@ def _ago(row: dict[str, Any], now_ms: float) -> str:
 def add(
     node: int = NODE,
     at: str = typer.Option(..., "--at", metavar="HOST:PORT", help="Where its controller listener is."),
-    listener: str = typer.Option("CONTROLLER", "--listener", help="The name of that listener."),
-    directory_id: str = typer.Option(None, "--directory-id", help="Id of its metadata folder, if the quorum does not know it."),
+    listener: str = typer.Option("CONTROLLER", "--listener", metavar="NAME", help="The name of that listener."),
+    directory_id: str = typer.Option(None, "--directory-id", metavar="ID", help="Id of its metadata folder, if the quorum does not know it."),
     data: Path = typer.Option(None, "--data", metavar="DIR", help="Its metadata folder on this machine, to read that id from."),
     bootstrap: str = BOOTSTRAP,
 ) -> None:
@@ -131,7 +131,7 @@ def _directory(given: str | None, data: Path | None) -> bytes | None:
 @app.command("remove")
 def remove(
     node: int = NODE,
-    directory_id: str = typer.Option(None, "--directory-id", help="Which of two entries of the same node."),
+    directory_id: str = typer.Option(None, "--directory-id", metavar="ID", help="Which of two entries of the same node."),
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask, also where the quorum is left with less safety."),
     bootstrap: str = BOOTSTRAP,
 ) -> None:
@@ -145,6 +145,8 @@ def remove(
         ids = ", ".join(encode_uuid(v.directory_id) for v in found)
         raise ClientError(f"node {node} votes from several folders: choose one with --directory-id ({ids})")
     rest = len(quorum.voters) - 1
+    if not rest:
+        raise ClientError(f"node {node} is the only voter: without it nothing could be decided; give another one a vote first")
     if rest < 3 and not yes:
         may_fail = (rest - 1) // 2
         print(f"{rest} voter{'s' if rest != 1 else ''} would remain, of which {may_fail} may fail.")

@@ -52,7 +52,10 @@ def doctor(
     bootstrap: str = BOOTSTRAP,
     data: Path = typer.Option(Path(DATA), "--data", metavar="DIR", help="Data folder of a broker on this machine."),
 ) -> None:
-    """Check that the cluster can be reached at every address it advertises, and that this machine is fit for a broker."""
+    """Check that clients can reach the cluster, and this machine.
+
+    Tries every address that the cluster advertises, and looks at data folder, disk space, file limits and the clock.
+    """
     from rich.markup import escape  # an IPv6 address in brackets must not be taken for a style
 
     out = console()

@@ -9,13 +9,13 @@ from typing import Any
 import typer
 
 from headrace.cli.group_reset import Move, Way, parse_datetime, parse_duration, parse_topics, plan, read_file
-from headrace.cli.output import BOOTSTRAP, JSON, print_json, print_table, shown, with_admin
+from headrace.cli.output import BOOTSTRAP, JSON, command_group, print_json, print_table, shown, with_admin
 from headrace.client.admin import Admin
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.client.groups import Group, Groups, Lag, TopicPartition
 from headrace.errors import Err
 
-app = typer.Typer(help="List and describe consumer groups, reset their offsets, delete them.", no_args_is_help=True)
+app = command_group("List, describe and delete consumer groups, reset offsets.", no_args_is_help=True)
 
 GROUP = typer.Argument(..., metavar="GROUP", help="The group's name.", show_default=False)
 MAY_RESET = ("Empty", "Dead")
@@ -27,8 +27,8 @@ TYPES = ("classic", "consumer", "share", "streams")
 
 @app.command("list")
 def list_(
-    states: list[str] = typer.Option([], "--state", help="Only groups in this state, such as Stable or Empty; may be repeated."),
-    types: list[str] = typer.Option([], "--type", help="Only groups of this type: classic or consumer; may be repeated."),
+    states: list[str] = typer.Option([], "--state", metavar="STATE", help="Only groups in this state, such as Stable or Empty; may be repeated."),
+    types: list[str] = typer.Option([], "--type", metavar="TYPE", help="Only groups of this type: classic or consumer; may be repeated."),
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
@@ -57,12 +57,12 @@ def _known(option: str, values: list[str], known: tuple[str, ...]) -> list[str]:
 
 @app.command("describe")
 def describe(
-    names: list[str] = typer.Argument(..., metavar="GROUP...", help="One or more groups.", show_default=False),
+    names: list[str] = typer.Argument(..., metavar="GROUP", help="One or more groups.", show_default=False),
     members: bool = typer.Option(False, "--members", help="Show members and what they are assigned."),
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
-    """Show a group's state and, partition by partition, its offsets and its lag in records and in seconds."""
+    """Show members, offsets, and the lag in records and seconds."""
 
     missing: list[RequestFailed] = []
 
@@ -197,10 +197,10 @@ def reset_offsets(
     to_earliest: bool = typer.Option(False, "--to-earliest", help="To the first record there is."),
     to_latest: bool = typer.Option(False, "--to-latest", help="To the end: only records to come."),
     to_current: bool = typer.Option(False, "--to-current", help="To where the group is, or the end where it has not committed."),
-    to_offset: int | None = typer.Option(None, "--to-offset", help="To this offset."),
+    to_offset: int | None = typer.Option(None, "--to-offset", metavar="N", help="To this offset."),
     to_datetime: str | None = typer.Option(None, "--to-datetime", metavar="TIME", help="To the first record written since, such as 2026-11-15T20:30:00 (UTC)."),
     by_duration: str | None = typer.Option(None, "--by-duration", metavar="PnDTnHnMnS", help="To the first record written so long ago, such as PT30M."),
-    shift_by: int | None = typer.Option(None, "--shift-by", help="So many records forward; back with a negative number."),
+    shift_by: int | None = typer.Option(None, "--shift-by", metavar="N", help="So many records forward; back with a negative number."),
     from_file: Path | None = typer.Option(None, "--from-file", metavar="CSV", help="To offsets in a file of topic,partition,offset lines."),
     execute: bool = typer.Option(False, "--execute", help="Do it. Without this, only show what would be done."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only show what would be done; this is what happens without --execute."),
@@ -208,7 +208,10 @@ def reset_offsets(
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
-    """Move a group's committed offsets. The group must have no members. A dry run unless --execute is given."""
+    """Move a group's committed offsets.
+
+    The group must have no members. A dry run unless --execute is given.
+    """
     way = _way(
         {"to-earliest": to_earliest or None, "to-latest": to_latest or None, "to-current": to_current or None},
         {
@@ -294,7 +297,7 @@ async def _partitions(
 
 @app.command("delete")
 def delete(
-    names: list[str] = typer.Argument(..., metavar="GROUP...", help="One or more groups.", show_default=False),
+    names: list[str] = typer.Argument(..., metavar="GROUP", help="One or more groups.", show_default=False),
     if_exists: bool = typer.Option(False, "--if-exists", help="Succeed if there is no such group."),
     bootstrap: str = BOOTSTRAP,
 ) -> None:

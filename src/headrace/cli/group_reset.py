@@ -53,7 +53,8 @@ def parse_datetime(text: str) -> int:
         raise ClientError(f"--to-datetime {text}: write 2026-11-15T20:30:00 or 2026-11-15T20:30:00.000+01:00") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    # Times before 1970 are no times to a broker: -1 and -2 are the end and the start.
+    return max(0, int(moment.timestamp() * 1000))
 
 
 def parse_duration(text: str) -> int:
@@ -62,7 +63,10 @@ def parse_duration(text: str) -> int:
     if match is None or not any(match.groups()):
         raise ClientError(f"--by-duration {text}: write PnDTnHnMnS, such as P1D for a day or PT30M for half an hour")
     parts = {name: float(value) for name, value in match.groupdict().items() if value}
-    return int(timedelta(**parts).total_seconds() * 1000)
+    try:
+        return int(timedelta(**parts).total_seconds() * 1000)
+    except OverflowError:
+        raise ClientError(f"--by-duration {text}: that is longer ago than can be counted; see --to-earliest") from None
 
 
 def read_file(path: Path, group_id: str) -> dict[TopicPartition, int]:
@@ -73,6 +77,8 @@ def read_file(path: Path, group_id: str) -> dict[TopicPartition, int]:
             rows = [row for row in csv.reader(file) if row]
     except OSError as error:
         raise ClientError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise ClientError(f"{path} is no text of lines topic,partition,offset") from None
     for number, row in enumerate(rows, 1):
         cells = [cell.strip() for cell in row]
         if len(cells) == 4:
@@ -119,7 +125,7 @@ def _timestamp(way: Way, now_ms: int) -> int | None:
     if way.name == "to-datetime":
         return parse_datetime(str(way.value))
     if way.name == "by-duration":
-        return now_ms - parse_duration(str(way.value))
+        return max(0, now_ms - parse_duration(str(way.value)))
     return None
 
 

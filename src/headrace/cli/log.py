@@ -14,10 +14,11 @@ from headrace.cli.dump.report import Report, counted
 from headrace.cli.dump.segments import VALUE_BYTES_SHOWN, dump_segment
 from headrace.cli.dump.sidecars import dump_sidecar
 from headrace.cli.dump.verify import verify_indexes
+from headrace.cli.output import command_group
 from headrace.client.errors import ClientError
 from headrace.storage.recovery import CORRUPT_SUFFIX
 
-app = typer.Typer(help="Look into the files that a broker keeps.", no_args_is_help=True)
+app = command_group("Look into the files that a broker keeps.", no_args_is_help=True)
 
 
 # A group of its own even with one command: `headrace log dump` is the name people know.
@@ -28,14 +29,16 @@ def group() -> None:
 
 @app.command("dump")
 def dump(
-    paths: list[Path] = typer.Argument(..., metavar="PATH...", help="Files, partition folders or whole data folders.", show_default=False),
+    paths: list[Path] = typer.Argument(..., metavar="PATH", help="Files, partition folders or whole data folders.", show_default=False),
     records: bool = typer.Option(False, "--records", help="Print every record, not only batches."),
     index: bool = typer.Option(False, "--index", help="Print the entries of indexes when a folder is dumped."),
-    decode: Decode | None = typer.Option(None, "--decode", help="Decode records as those of an internal topic; found by the folder's name if not given."),
+    decode: Decode | None = typer.Option(None, "--decode", metavar="WHAT", help="Decode records as those of an internal topic: metadata, offsets, transactions or share; found by the folder's name if not given."),
     verify: bool = typer.Option(False, "--verify", help="Hold indexes against the log; the exit code is 1 if anything is wrong."),
-    value_bytes: int = typer.Option(VALUE_BYTES_SHOWN, "--value-bytes", min=1, help="How much of a key or value to print."),
+    value_bytes: int = typer.Option(VALUE_BYTES_SHOWN, "--value-bytes", metavar="N", min=1, help="How much of a key or value to print."),
 ) -> None:
-    """Print segments, indexes, snapshots, checkpoints and the metadata log in readable lines.
+    """Print any file of a broker in readable lines.
+
+    Segments, indexes, snapshots, checkpoints and the metadata log.
 
     Checksums are always computed. Damage is reported with its place and makes the exit code 1.
     """

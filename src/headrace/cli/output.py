@@ -27,12 +27,19 @@ BOOTSTRAP = typer.Option(
     "--bootstrap",
     "--bootstrap-server",
     "-b",
+    metavar="HOST:PORT,...",
     envvar="HEADRACE_BOOTSTRAP",
-    help="Address of any broker, host:port; several separated by commas.",
+    help="Addresses of any brokers.",
 )
 JSON = typer.Option(False, "--json", help="Print JSON.")
 SECURITY: ContextVar[Security] = ContextVar("SECURITY", default=PLAINTEXT)
 """How the running command connects, by its --command-config."""
+
+
+def command_group(text: str, **options: Any) -> typer.Typer:
+    """A group of commands. Help and errors are plain lines: boxes cut off long options on a narrow terminal and hide
+    in a log what went wrong."""
+    return typer.Typer(help=text, rich_markup_mode=None, **options)
 
 
 def with_admin(bootstrap: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headrace.cli.output import JSON, pairs, print_json, print_table
+from headrace.cli.output import JSON, command_group, pairs, print_json, print_table
 
 if TYPE_CHECKING:
     from headrace.spark.pipelines.runs import RunView
 
-app = typer.Typer(
-    help="Data pipelines on Spark: from topics and files to topics, files and tables.", no_args_is_help=True
+app = command_group(
+    "Data pipelines on Spark, from and to topics, files and tables.", no_args_is_help=True
 )
 
 SPEC = typer.Argument(
-    None, metavar="[SPEC]", help="The spec, or its folder. Default: pipeline.yaml here.", show_default=False
+    None, metavar="SPEC", help="The spec, or its folder. Default: pipeline.yaml here.", show_default=False
 )
 MASTER = typer.Option(
     None,
@@ -71,16 +71,20 @@ def _say(text: str) -> None:
 
 @app.command("init")
 def init(
-    folder: Path = typer.Argument(Path("my_pipeline"), help="Folder to make the project in."),
+    folder: Path = typer.Argument(Path("my_pipeline"), metavar="FOLDER", help="Folder to make the project in."),
     template: str = typer.Option(
         "files",
         "--template",
         "-t",
+        metavar="NAME",
         help="files: runs at once, on sample data. topics: from topic to topic and files. spark-pipelines: also runs with Spark's own spark-pipelines.",
     ),
-    name: str | None = typer.Option(None, help="The pipeline's name. Default: the folder's."),
+    name: str | None = typer.Option(None, metavar="NAME", help="The pipeline's name. Default: the folder's."),
 ) -> None:
-    """Make a project that runs as it is, with comments for the next steps."""
+    """Make a project that runs as it is.
+
+    With comments for the next steps.
+    """
     with _told():
         from headrace.spark.pipelines.project import template_names, write_project
 
@@ -99,14 +103,17 @@ def dry_run(
     master: str | None = MASTER,
     conf: list[str] = CONF,
     no_spark: bool = typer.Option(
-        False, "--no-spark", help="Check the spec, topics and options only; takes no seconds."
+        False, "--no-spark", help="Check the spec, topics and options only, in no time."
     ),
     graph: Path | None = typer.Option(
         None, "--graph", metavar="FILE", help="Also draw the graph: .svg, .mmd (Mermaid) or .md."
     ),
     as_json: bool = JSON,
 ) -> None:
-    """Check everything without moving a row: spec, topics, SQL, columns, output modes. Shows the graph."""
+    """Check everything without moving a row, and show the graph.
+
+    Spec, topics, SQL, columns and output modes.
+    """
     with _told():
         from headrace.spark.pipelines.graph import mermaid, svg, tree
         from headrace.spark.pipelines.launch import dry_run as check
@@ -142,7 +149,10 @@ def run(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the final figures as JSON and nothing else on stdout."),
 ) -> None:
-    """Run a pipeline. Ctrl-C ends it after the current batches; a second one at once. The next run goes on from there."""
+    """Run a pipeline.
+
+    Ctrl-C ends it after the current batches; a second one at once. The next run goes on from there.
+    """
     if once and continuous:
         _fail("headrace: --once and --continuous contradict each other", REFUSED_EXIT)
     bounded = True if once else False if continuous else None
@@ -261,11 +271,14 @@ def _plain(run: "RunView") -> dict[str, Any]:
 @app.command("watch")
 def watch(
     name: str | None = typer.Argument(
-        None, metavar="[RUN]", help="Run or pipeline. Default: the latest run.", show_default=False
+        None, metavar="RUN", help="Run or pipeline. Default: the latest run.", show_default=False
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the state once, as JSON."),
 ) -> None:
-    """Follow a run of any terminal until it ends. Ctrl-C ends the watching, not the run."""
+    """Follow a run of any terminal until it ends.
+
+    Ctrl-C ends the watching, not the run.
+    """
     with _told():
         from headrace.cli.pipeline_view import RunDisplay
         from headrace.spark.pipelines.runs import find_run, read_run
@@ -292,10 +305,10 @@ def watch(
 @app.command("stop")
 def stop(
     name: str | None = typer.Argument(
-        None, metavar="[RUN]", help="Run or pipeline. Default: the only one that runs.", show_default=False
+        None, metavar="RUN", help="Run or pipeline. Default: the only one that runs.", show_default=False
     ),
     now: bool = typer.Option(False, "--now", help="Do not wait for batches that run."),
-    timeout_s: float = typer.Option(60.0, "--timeout", help="Seconds to wait for the end."),
+    timeout_s: float = typer.Option(60.0, "--timeout", metavar="S", help="Seconds to wait for the end."),
 ) -> None:
     """End a run after its current batches, and wait until it has ended."""
     with _told():

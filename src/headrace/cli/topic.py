@@ -5,24 +5,38 @@ from typing import Any
 
 import typer
 
-from headrace.cli.output import BOOTSTRAP, JSON, pairs, print_json, print_table, size_text, with_admin
+from headrace.cli.dump.report import counted
+from headrace.cli.output import (
+    BOOTSTRAP,
+    JSON,
+    command_group,
+    pairs,
+    print_json,
+    print_table,
+    size_text,
+    with_admin,
+)
 from headrace.client.admin import EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource, Resource
 from headrace.client.cluster import Topic
 from headrace.client.errors import ClientError, RequestFailed
+from headrace.config.topic import suggestion
 from headrace.errors import Err
 from headrace.storage.checkpoints import encode_uuid
 
-app = typer.Typer(help="Create, list, describe, delete and alter topics.", no_args_is_help=True)
+app = command_group("Create, list, describe, delete and alter topics.", no_args_is_help=True)
 
-NAMES = typer.Argument(..., metavar="TOPIC...", help="One or more topics.", show_default=False)
+INT16_MAX, INT32_MAX = 2**15 - 1, 2**31 - 1
+NAMES = typer.Argument(..., metavar="TOPIC", help="One or more topics.", show_default=False)
 
 
 @app.command("create")
 def create(
     names: list[str] = NAMES,
-    partitions: int = typer.Option(-1, "--partitions", "-p", help="Number of partitions; -1: the broker's default.", show_default=False),
+    partitions: int = typer.Option(
+        -1, "--partitions", "-p", metavar="N", max=INT32_MAX, help="Number of partitions; -1: the broker's default.", show_default=False
+    ),
     replication_factor: int = typer.Option(
-        -1, "--replication-factor", "-r", help="Copies of each partition; -1: the broker's default.", show_default=False
+        -1, "--replication-factor", "-r", metavar="N", max=INT16_MAX, help="Copies of each partition; -1: the broker's default.", show_default=False
     ),
     settings: list[str] = typer.Option([], "--set", metavar="NAME=VALUE", help="A topic option, such as retention.ms=3600000."),
     if_not_exists: bool = typer.Option(False, "--if-not-exists", help="Succeed if the topic exists already."),
@@ -32,15 +46,18 @@ def create(
     """Create topics."""
     configs = pairs(settings)
 
+    refused: list[RequestFailed] = []
+
     async def work(admin: Admin) -> list[dict[str, Any]]:
         rows = []
         for name in names:
             try:
                 made = await admin.create_topic(name, partitions, replication_factor, configs)
             except RequestFailed as error:
-                if not (if_not_exists and error.error is Err.TOPIC_ALREADY_EXISTS):
-                    raise
-                rows.append({"name": name, "created": False})
+                if if_not_exists and error.error is Err.TOPIC_ALREADY_EXISTS:
+                    rows.append({"name": name, "created": False})
+                else:
+                    refused.append(error)  # the others are made all the same, and told of
                 continue
             rows.append(
                 {
@@ -54,14 +71,16 @@ def create(
         return rows
 
     rows = with_admin(bootstrap, work)
-    if as_json:
+    if as_json and (rows or not refused):
         print_json(rows)
-        return
-    for row in rows:
-        if row["created"]:
-            print(f"created {row['name']}: {row['partitions']} partitions, replication factor {row['replication_factor']}")
-        else:
-            print(f"{row['name']} exists already")
+    elif not as_json:
+        for row in rows:
+            if row["created"]:
+                print(f"created {row['name']}: {counted(row['partitions'], 'partition')}, replication factor {row['replication_factor']}")
+            else:
+                print(f"{row['name']} exists already")
+    if refused:
+        raise ClientError("; ".join(map(str, refused)))
 
 
 @app.command("list")
@@ -99,7 +118,7 @@ def _summary(topic: Topic) -> dict[str, Any]:
 
 @app.command("describe")
 def describe(names: list[str] = NAMES, bootstrap: str = BOOTSTRAP, as_json: bool = JSON) -> None:
-    """Show partitions, leaders, replicas, offsets, sizes and changed options."""
+    """Show partitions, replicas, offsets, sizes and changed options."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         return [await _describe(admin, name) for name in names]
@@ -171,7 +190,7 @@ async def _sizes(admin: Admin, topic: Topic) -> dict[int, int]:
 
 
 def _print_description(topic: dict[str, Any]) -> None:
-    print(f"{topic['name']}  id {topic['topic_id']}  {topic['partitions']} partitions, replication factor {topic['replication_factor']}")
+    print(f"{topic['name']}  id {topic['topic_id']}  {counted(topic['partitions'], 'partition')}, replication factor {topic['replication_factor']}")
     for name, value in sorted(topic["configs"].items()):
         print(f"  {name}={value}")
     rows = [
@@ -223,8 +242,8 @@ def delete(
 
 @app.command("alter")
 def alter(
-    name: str = typer.Argument(..., metavar="TOPIC", show_default=False),
-    partitions: int | None = typer.Option(None, "--partitions", "-p", min=1, help="New number of partitions; it can only grow."),
+    name: str = typer.Argument(..., metavar="TOPIC", help="The topic's name.", show_default=False),
+    partitions: int | None = typer.Option(None, "--partitions", "-p", metavar="N", min=1, max=INT32_MAX, help="New number of partitions; it can only grow."),
     settings: list[str] = typer.Option([], "--set", metavar="NAME=VALUE", help="Set a topic option."),
     unset: list[str] = typer.Option([], "--unset", metavar="NAME", help="Give a topic option its default back."),
     bootstrap: str = BOOTSTRAP,
@@ -235,12 +254,18 @@ def alter(
         raise ClientError("nothing to alter: give --partitions N, --set NAME=VALUE or --unset NAME")
 
     async def work(admin: Admin) -> None:
+        if unset:
+            # A broker takes a name that it does not know for one that is not set.
+            known = {entry.name for entry in await admin.describe_configs(Resource.TOPIC, name)}
+            for key in unset:
+                if key not in known:
+                    raise ClientError(f"--unset {key}: there is no such topic option{suggestion(key, known)}")
         if changes or unset:
             await admin.alter_configs(Resource.TOPIC, name, set=changes, unset=unset)
             done = [f"{key}={value}" for key, value in changes.items()] + [f"{key} back to its default" for key in unset]
             print(f"{name}: {', '.join(done)}")
         if partitions is not None:
             await admin.create_partitions(name, partitions)
-            print(f"{name}: {partitions} partitions")
+            print(f"{name}: {counted(partitions, 'partition')}")
 
     with_admin(bootstrap, work)

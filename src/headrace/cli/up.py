@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace import __version__
 from headrace.config import BrokerConfig, ConfigError, parse_properties
@@ -22,24 +22,40 @@ HOST, PORT = "127.0.0.1", 9092
 PORT_MAX = 65535
 BROKERS_MAX = 64
 
-DESCRIPTION = "Start a broker, or a cluster of them. Any Kafka client can use it at the address it prints."
+DESCRIPTION = "Start a broker, or a cluster of them. Any Kafka client can use it at the\naddress it prints."
 EPILOG = """\
-Options come from, weakest first: --config FILE (Kafka's server.properties), the environment
-(HEADRACE_LOG_SEGMENT_BYTES is log.segment.bytes), the command line.
-Stop it with Ctrl-C or SIGTERM; a second Ctrl-C ends it at once.
+Options come from, weakest first: --config FILE (Kafka's server.properties),
+the environment (HEADRACE_LOG_SEGMENT_BYTES is log.segment.bytes), the command
+line. Stop it with Ctrl-C or SIGTERM; a second Ctrl-C ends it at once.
 
-  headrace up                                       one broker on 127.0.0.1:9092, data in ./headrace-data
-  headrace up --port 0 --data /tmp/try              any free port
-  headrace up --host 0.0.0.0 --set advertised.listeners=PLAINTEXT://broker.example:9092
+one broker on 127.0.0.1:9092, data in ./headrace-data:
+  headrace up
+any free port, another folder:
+  headrace up --port 0 --data /tmp/try
+for other machines, which know this one by a name:
+  headrace up --host 0.0.0.0 --set advertised.listeners=PLAINTEXT://b.lan:9092
+with a file of Kafka's:
   headrace up --config server.properties --set log.retention.hours=24
-  headrace up --brokers 3                           a cluster on this machine, ports 9092 to 9094
-  headrace up --node-id 2 --voters 1@a:9093,2@b:9093,3@c:9093   one node of a cluster of three machines,
-                                                    whose folder `headrace format` has made
+a cluster on this machine, ports 9092 to 9094:
+  headrace up --brokers 3
+one node of three machines, whose folder `headrace format` has made:
+  headrace up --node-id 2 --voters 1@a:9093,2@b:9093,3@c:9093
 """
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line, where argparse prints all options before it."""
+
+    def error(self, message: str) -> NoReturn:
+        from headrace.config.topic import suggestion
+
+        words = message.partition("unrecognized arguments: ")[2].split()
+        meant = suggestion(words[0], self._option_string_actions) if words else ""
+        self.exit(2, f"headrace: {message.removeprefix('argument ')}{meant}; see {self.prog} --help\n")
+
+
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
+    found = OneLineParser(
         "headrace up", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = found.add_argument
@@ -71,8 +87,12 @@ def add_cluster_options(found: argparse.ArgumentParser) -> None:
 def main(words: Sequence[str]) -> int:
     """Parse, start, run until stopped. Returns the exit code."""
     arguments = parser().parse_args(words)
+    if arguments.data == "":
+        return refuse("--data is empty: name a folder")
     if arguments.brokers is not None:
         return run_cluster(arguments)
+    if arguments.racks is not None:
+        return refuse("--racks goes with --brokers; for one node say --rack")
     if arguments.supervised:
         die_with_parent()
     try:
@@ -218,9 +238,13 @@ def new_listeners(config: BrokerConfig, roles: str | None, host: str, arguments:
 def read_file(path: str) -> dict[str, str]:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return parse_properties(file.read())
+            found = parse_properties(file.read())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    for name, value in found.items():  # what stands in comments does no harm
+        if not f"{name}{value}".isascii() and any("\udc80" <= letter <= "\udcff" for letter in name + value):
+            raise ConfigError(f"cannot read {path}: {name.encode(errors='replace').decode()[:40]} is not written in UTF-8")
+    return found
 
 
 def split_setting(text: str) -> tuple[str, str]:

@@ -1,13 +1,13 @@
 """A topic's options: what may be set, what a log ends up with, and the checks across options."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace.errors import Err, KafkaError
 
-from .options import ConfigError, Option, Value
+from .options import ConfigError, Value
 from .table import topic_options
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _check_remote(values: Mapping[str, Any]) -> None:
                 )
 
 
-def suggestion(name: str, options: Mapping[str, Option]) -> str:
+def suggestion(name: str, options: Iterable[str]) -> str:
     """` (did you mean ...?)` for a name close to a known one."""
     from difflib import get_close_matches
 

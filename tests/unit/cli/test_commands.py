@@ -86,8 +86,15 @@ def test_topics_from_birth_to_death(command, headrace):
         "partition": 0, "leader": 1, "leader_epoch": 0, "replicas": [1], "isr": [1], "offline": [],
         "start_offset": 0, "end_offset": 0, "size_bytes": 0,
     }  # fmt: skip
+    assert command("topic", "alter", "cli-a", "--unset", "segment.mss", *at) == (
+        1, "", "headrace: --unset segment.mss: there is no such topic option (did you mean segment.ms?)\n"
+    )  # fmt: skip
+    code, out, err = command("topic", "create", "cli-a", "cli-c", *at)
+    assert (code, out) == (1, "created cli-c: 1 partition, replication factor 1\n") and "'cli-a' was not created" in err
     text = command("topic", "describe", "cli-a", "cli-b", *at)[1]
     assert "  segment.ms=9000\n" in text and "PARTITION  LEADER  REPLICAS  IN SYNC" in text
+    code, out, err = command("cluster", "quorum", "remove", 1, "--yes", *at)
+    assert (code, out) == (1, "") and err.startswith("headrace: node 1 is the only voter")
     assert command("topic", "delete", "cli-a", "cli-b", *at) == (0, "deleted cli-a\ndeleted cli-b\n", "")
     code, _, err = command("topic", "delete", "cli-a", *at)
     assert (code, err) == (
@@ -110,6 +117,14 @@ def test_wrong_words_are_one_line(command, words, message):
     assert (code, out) == (1, "") and err.startswith(f"headrace: {message}") and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("words", [["-p", str(2**31)], ["-r", str(2**15)], ["-p", "x"]])
+def test_numbers_that_no_request_can_hold_are_refused(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["topic", "create", "t", *words])
+    assert stop.value.code == 2
+    assert "Error: Invalid value for" in capsys.readouterr().err
+
+
 def test_a_broker_that_is_not_there_is_explained(command):
     (port,) = free_ports(1)
     code, out, err = command("topic", "list", "-b", f"127.0.0.1:{port}")
@@ -130,6 +145,36 @@ def test_help_names_every_command(command):
     out = command("--help")[1]
     for name in ("up", "topic", "log", "doctor", "demo", "version"):
         assert name in out
+
+
+def every_command(words=()):
+    yield list(words)
+    listed = help_at_80_columns(words).partition("Commands:\n")[2]
+    for line in filter(None, map(str.strip, listed.splitlines())):
+        yield from every_command((*words, line.split()[0]))
+
+
+def help_at_80_columns(words):
+    from typer.testing import CliRunner
+
+    from headrace.cli.app import app
+
+    if words == ("up",):  # it has a parser of its own
+        from headrace.cli.up import parser
+
+        return parser().format_help()
+    return CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"}).output
+
+
+def test_help_fits_a_terminal_and_cuts_nothing_off(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    commands = [tuple(words) for words in every_command()]
+    assert ("cluster", "quorum", "remove") in commands and ("up",) in commands
+    for words in commands:
+        lines = help_at_80_columns(words).splitlines()
+        assert [line for line in lines if len(line) > 80 or "…" in line] == [], words
+        listed = lines[lines.index("Commands:") :] if "Commands:" in lines else []
+        assert [line for line in listed if line.endswith("...")] == [], words
 
 
 @pytest.mark.parametrize("words", [["version"], ["--version"]])

@@ -133,12 +133,42 @@ def test_what_is_said_wrongly_is_refused_in_one_line(words, message, capsys):
     assert captured.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [["--port", "65536"], ["--port", "x"], ["--prot", "1"], ["extra"]])
-def test_wrong_arguments_exit_with_2(words, capsys):
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--port", "65536"], "--port: '65536' is not a port between 0 and 65535"),
+        (["--port", "x"], "--port: 'x' is not a port between 0 and 65535"),
+        (["--hots", "1"], "unrecognized arguments: --hots 1 (did you mean --host?)"),
+        (["extra"], "unrecognized arguments: extra"),
+    ],
+)
+def test_wrong_arguments_exit_with_2_and_one_line(words, message, capsys):
     with pytest.raises(SystemExit) as caught:
         main(words)
     assert caught.value.code == 2
-    assert "usage: headrace up" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"headrace: {message}; see headrace up --help\n"
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--data", ""], "--data is empty"),  # an unset variable in a script: not the current folder
+        (["--racks", "a,b"], "--racks goes with --brokers"),
+    ],
+)
+def test_words_that_would_be_passed_over_are_refused(words, message, capsys):
+    assert main(words) == 1
+    assert capsys.readouterr().err.startswith(f"headrace: {message}")
+
+
+def test_a_file_that_is_not_utf_8_is_refused_but_for_its_comments(tmp_path, capsys):
+    file = tmp_path / "server.properties"
+    file.write_bytes(b"# gr\xf6\xdfe\nlog.dirs=/data/\xff\n")
+    assert main(["--config", str(file)]) == 1
+    assert capsys.readouterr().err == f"headrace: cannot read {file}: log.dirs is not written in UTF-8\n"
+    file.write_bytes(b"# gr\xf6\xdfe\nlog.segment.bytes=x\n")
+    assert main(["--config", str(file)]) == 1
+    assert "log.segment.bytes: 'x'" in capsys.readouterr().err
 
 
 def test_the_way_to_up_imports_neither_typer_nor_rich():
