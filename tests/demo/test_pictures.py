@@ -7,11 +7,15 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
+from headrace.cli.demo import refuse_unwritable
+from headrace.client.errors import ClientError
 from headrace.demo.charts import line_chart, nice_top, stacked_bars
 from headrace.demo.check import Check
-from headrace.demo.dashboard import BLOCKS, draw, line, sparkline
+from headrace.demo.dashboard import BLOCKS, command, draw, line, sparkline
 from headrace.demo.report import report
+from headrace.demo.spark_process import SparkProcess
 from headrace.demo.status import GroupState, NodeState, QueryState, Status, per_second
+from headrace.demo.view import LINE_S, STILL_LINE_S, Lines
 
 
 @pytest.fixture
@@ -111,7 +115,7 @@ def test_lines_stay_inside_their_frame():
     (path,) = re.findall(r'points="([^"]+)"', chart)
     points = [tuple(map(float, pair.split(","))) for pair in path.split()]
     assert all(64 <= x <= 838 and 14 <= y <= 210 for x, y in points)
-    assert chart.count('class="m"') == 1
+    assert chart.count('class="m"') == 2 and "later" not in chart  # the line, and its name below
 
 
 def test_bars_stack_up_to_their_sum():
@@ -123,3 +127,47 @@ def test_bars_stack_up_to_their_sum():
 @pytest.mark.parametrize("value,top", [(0, 1), (0.3, 0.5), (1, 1), (7, 10), (10, 10), (11, 20), (420, 500), (999, 1000)])
 def test_axes_end_at_round_numbers(value, top):
     assert nice_top(value) == pytest.approx(top)
+
+
+@pytest.mark.parametrize("right, times", [(345, "0 60 120 180 240 300"), (31, "0 5 10 15 20 25 30"), (3, "0 1 2 3"), (90_000, "0 14,400 28,800 43,200 57,600 72,000 86,400")])
+def test_times_under_a_chart_are_round(right, times):
+    drawn = line_chart({"a": [(0, 1), (right, 2)]}, unit="x")
+    assert re.findall(r">([\d,]+) s<", drawn) == times.split()
+
+
+def test_a_moment_in_a_chart_is_explained_under_it():
+    assert "kill -9 of broker 2</span>" in line_chart({"a": [(0, 1), (9, 2)]}, unit="x", marks=[(3, "kill -9 of broker 2")])
+
+
+def test_lines_are_not_repeated_while_nothing_moves(status):
+    console = Console(width=200, color_system=None, file=io.StringIO())
+    lines = Lines(console, status)
+    for now_s, sent in ((0, 1), (1, 2), (LINE_S, 3), (2 * LINE_S, 3), (3 * LINE_S, 4), (4 * LINE_S, 4), (3 * LINE_S + STILL_LINE_S, 4)):
+        status.sent = sent
+        lines.progress(now_s)
+    assert re.findall(r"([\d,]+) events,", console.file.getvalue()) == ["1", "3", "4", "4"]
+
+
+def test_commands_to_try_can_be_typed_as_they_are_shown(tmp_path, monkeypatch):
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.with_name("headrace").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.executable", str(python))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert command.__wrapped__() == ".venv/bin/headrace"
+    python.with_name("headrace").chmod(0o755)
+    monkeypatch.setenv("PATH", str(python.parent))
+    assert command.__wrapped__() == "headrace"
+
+
+def test_a_query_that_failed_before_its_first_batch_is_counted(tmp_path):
+    status = Status()
+    SparkProcess({}, tmp_path, status, {})._heard({"restarted": "sales", "error": "no worker"})
+    assert status.restarts == 1 and "no worker" in status.notes[-1][1]
+
+
+@pytest.mark.parametrize("name, words", [("none/out.html", "there is no folder"), ("", "that is a folder")])
+def test_a_report_that_cannot_be_written_is_refused_before_the_run(tmp_path, name, words):
+    with pytest.raises(ClientError, match=words):
+        refuse_unwritable(tmp_path / name)

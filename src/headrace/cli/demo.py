@@ -1,6 +1,7 @@
 """`headrace demo`: the main job on brokers of its own, live or bounded, with a verdict where it ends by itself."""
 
 import asyncio
+import os
 import re
 import shutil
 import signal
@@ -43,8 +44,8 @@ def demo(options: Options, report: Path | None, brokers: int, keep: bool) -> int
     if options.limit_s is None and not (sys.stdout.isatty() and sys.stdin.isatty()):
         options = Options(PLAIN_LIMIT_S, options.rate, options.seed, options.spark)
         out.print(f"No terminal: running for {PLAIN_LIMIT_S:.0f} s, then checking what came out (--for sets another time).")
-    if report is not None and not report.absolute().parent.is_dir():
-        raise ClientError(f"--report {report}: there is no folder {report.absolute().parent}")
+    if report is not None:
+        refuse_unwritable(report)
     folder = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
     status = Status(limit_s=options.limit_s)
     run = Run(options, LocalBrokers(folder, brokers), folder, status)
@@ -64,6 +65,17 @@ def demo(options: Options, report: Path | None, brokers: int, keep: bool) -> int
         else:
             shutil.rmtree(folder, ignore_errors=True)
     return code
+
+
+def refuse_unwritable(report: Path) -> None:
+    """Said before the run and not after it. Raises ClientError."""
+    folder = report.absolute().parent
+    if not folder.is_dir():
+        raise ClientError(f"--report {report}: there is no folder {folder}")
+    if report.is_dir():
+        raise ClientError(f"--report {report}: that is a folder; name a file in it")
+    if not os.access(report if report.exists() else folder, os.W_OK):
+        raise ClientError(f"--report {report} cannot be written: choose another place")
 
 
 async def perform(run: Run, out: Console) -> list[Check]:
@@ -105,8 +117,11 @@ def conclude(out: Console, run: Run, checks: Sequence[Check], report: Path | Non
     if run.spark is None:
         out.print(f"Spark: {run.status.spark}", markup=False)
     if report is not None:
-        write_report(report, run.status, checks, run.facts)
-        out.print(f"The report is in {report}")
+        try:
+            write_report(report, run.status, checks, run.facts)
+            out.print(f"The report is in {report}")
+        except OSError as error:  # the verdict stands without it
+            out.print(f"[red]The report could not be written to {report}: {error.strerror}[/]")
     sent = run.feed.acknowledged if run.feed is not None else 0
     out.print(f"[green]All is right:[/] {sent:,} events, none lost, none doubled." if kept else "[red]Not every promise was kept.[/]")
     return 0 if kept else 1

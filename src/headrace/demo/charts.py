@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from math import ceil
 
 WIDTH, HEIGHT = 860, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 22, 14, 30
 DOTS_MAX = 60
 """Up to so many points of a line are marked: each is something that happened."""
+STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 PALETTE = ("#2563eb", "#d97706", "#059669", "#db2777", "#7c3aed", "#0891b2", "#65a30d")
 
 Points = Sequence[tuple[float, float]]
@@ -19,13 +21,14 @@ def line_chart(series: Mapping[str, Points], *, unit: str, marks: Sequence[tuple
         return "<p>nothing was measured</p>"
     right = max(max(x for x, _ in points), 1e-9)
     top = nice_top(max(y for _, y in points))
+    marks = [mark for mark in marks if 0 <= mark[0] <= right]
     parts = [*_frame(top, unit), *_seconds(right), *_marks(marks, right)]
     for (name, line), colour in zip(series.items(), PALETTE * len(series)):
         path = " ".join(f"{_x(x, right):.1f},{_y(y, top):.1f}" for x, y in line)
         if len(line) <= DOTS_MAX:
             parts += [f'<circle cx="{_x(x, right):.1f}" cy="{_y(y, top):.1f}" r="2.6" fill="{colour}"/>' for x, y in line]
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"><title>{escape(name)}</title></polyline>')
-    return _svg(parts) + _legend(list(series))
+    return _svg(parts) + _legend(list(series), marks)
 
 
 def stacked_bars(columns: Sequence[tuple[str, Mapping[str, float]]], names: Sequence[str], *, unit: str) -> str:
@@ -85,18 +88,19 @@ def _frame(top: float, unit: str) -> list[str]:
 
 
 def _seconds(right: float) -> list[str]:
+    """Round times, at most eight of them."""
+    step = next((step for step in STEPS_S if right / step < 8), 3600 * ceil(right / 3600 / 7))
     return [
-        f'<text x="{_x(right * part / 6, right):.1f}" y="{HEIGHT - 10}" text-anchor="middle" class="t">{right * part / 6:.0f} s</text>'
-        for part in range(7)
+        f'<text x="{_x(at, right):.1f}" y="{HEIGHT - 10}" text-anchor="middle" class="t">{at:,} s</text>'
+        for at in range(0, int(right) + 1, step)
     ]
 
 
 def _marks(marks: Sequence[tuple[float, str]], right: float) -> list[str]:
     parts = []
     for at, name in marks:
-        if 0 <= at <= right:
-            x = _x(at, right)
-            parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" class="m"><title>{escape(name)}</title></line>')
+        x = _x(at, right)
+        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" class="m"><title>{escape(name)}</title></line>')
     return parts
 
 
@@ -104,6 +108,7 @@ def _svg(parts: Sequence[str]) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(parts)}</svg>'
 
 
-def _legend(names: Sequence[str]) -> str:
+def _legend(names: Sequence[str], marks: Sequence[tuple[float, str]] = ()) -> str:
     items = (f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in zip(names, PALETTE * len(names)))
-    return f'<p class="legend">{"".join(items)}</p>'
+    moments = (f'<span><i class="m"></i>{escape(name)}</span>' for _, name in marks)
+    return f'<p class="legend">{"".join((*items, *moments))}</p>'

@@ -1,6 +1,11 @@
 """The live picture in the terminal, drawn from the status alone; and plain lines where there is no terminal."""
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
 from rich.columns import Columns
 from rich.console import Group as Stack
@@ -185,11 +190,20 @@ def _hints(status: Status) -> Panel:
 def hints(bootstrap: str) -> list[str]:
     at = f"-b {bootstrap.split(',')[0]}"
     return [
-        f"headrace group describe order-queue {at}",
-        f"headrace topic describe shop-events {at}",
-        f"headrace group list {at}",
+        f"{command()} group describe order-queue {at}",
+        f"{command()} topic describe shop-events {at}",
+        f"{command()} group list {at}",
         f"kcat -C {at} -t shop-revenue",
     ]
+
+
+@cache
+def command() -> str:
+    """How this program is called from the current folder: `make run` leaves it out of the PATH."""
+    mine = Path(sys.executable).with_name("headrace")
+    if shutil.which("headrace") is not None or not mine.exists():
+        return "headrace"
+    return os.path.relpath(mine) if mine.is_relative_to(Path.cwd()) else str(mine)
 
 
 def line(status: Status) -> str:

@@ -19,12 +19,14 @@ class Worker:
         self.expulsions = 0
         self._group = group
         self._consumer: GroupConsumer | None = None
+        self._had: list[int] = []
         self._leaving = asyncio.Event()
         self._task = asyncio.create_task(self._work(), name=name)
 
     @property
     def partitions(self) -> list[int]:
-        return sorted(index for _, index in self._consumer.assignment) if self._consumer is not None else []
+        """What it reads, or read last before it left."""
+        return sorted(index for _, index in self._consumer.assignment) if self._consumer is not None else self._had
 
     @property
     def failure(self) -> BaseException | None:
@@ -47,7 +49,7 @@ class Worker:
                     group.book.got(record.partition, record.offset, record.key, record.value)
                     self.got += 1
                 self.expulsions = consumer.expulsions
-        self._consumer = None
+            self._had, self._consumer = self.partitions, None
 
     async def _poll(self, consumer: GroupConsumer) -> list[ConsumedRecord]:
         try:

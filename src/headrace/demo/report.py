@@ -15,10 +15,12 @@ STYLE = """
 :root { color-scheme: light dark; --line: #8885; --soft: #777; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2rem auto; padding: 0 1rem; }
 h1 { margin-bottom: 0; } h2 { margin: 2rem 0 .5rem; font-size: 1.1rem; }
-table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+table { border-collapse: collapse; width: 100%; overflow-wrap: anywhere; } td, th { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+td.at { white-space: nowrap; width: 1%; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; }
 .verdict { font-size: 1.2rem; font-weight: 600; } .kept { color: #059669; } .broken { color: #dc2626; }
 svg { width: 100%; height: auto; } svg .t { font: 11px system-ui, sans-serif; fill: var(--soft); } svg .g { stroke: var(--line); }
+.legend i.m { width: 0; height: .9rem; border-left: 2px dashed #dc2626; border-radius: 0; vertical-align: middle; }
 svg .m { stroke: #dc2626; stroke-dasharray: 4 3; stroke-width: 1.5; }
 .legend { margin: 0; color: var(--soft); font-size: 13px; } .legend span { margin-right: 1rem; }
 .legend i { display: inline-block; width: .7rem; height: .7rem; margin-right: .35rem; border-radius: 2px; }
@@ -50,10 +52,10 @@ def report(status: Status, checks: Sequence[Check], facts: Sequence[tuple[str, s
         sections.append(_section("Sales per window, as they came out of the pipeline", stacked_bars(_sales(status), CATEGORIES, unit="€")))
     sections.append(_section("What was sent", _table([(kind, f"{status.kinds[kind]:,}") for kind in KINDS])))
     sections.append(_section("Who got what", _members(status)))
-    sections.append(_section("What happened", _table([(f"{at_s:.1f} s", text) for at_s, text in status.notes])))
+    sections.append(_section("What happened", _happenings(status)))
     sections.append(_section("The run", _table(facts)))
     body = "\n".join(sections)
-    return f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Headrace demo</title><style>{STYLE}</style></head>\n<body>\n{body}\n</body></html>\n'
+    return f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Headrace demo</title><style>{STYLE}</style></head>\n<body>\n{body}\n</body></html>\n'
 
 
 def _section(title: str, content: str) -> str:
@@ -71,6 +73,11 @@ def _checks(checks: Sequence[Check]) -> str:
 
 def _table(rows: Sequence[tuple[str, str]]) -> str:
     return "<table>" + "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows) + "</table>"
+
+
+def _happenings(status: Status) -> str:
+    rows = (f'<tr><td class="at">{at_s:.1f} s</td><td>{escape(text)}</td></tr>' for at_s, text in status.notes)
+    return f"<table>{''.join(rows)}</table>"
 
 
 def _members(status: Status) -> str:

@@ -199,8 +199,8 @@ class Run:
                 topic = await admin.describe_topic(EVENTS)
             node_id = topic.partitions[0].leader
             await _to_its_end(asyncio.create_task(asyncio.to_thread(self.brokers.kill9, node_id)))
-            led = ", ".join(str(index) for index, row in topic.partitions.items() if row.leader == node_id)
-            self.status.note(f"kill -9 of broker {node_id}, the leader of partitions {led}")
+            led = [str(index) for index, row in topic.partitions.items() if row.leader == node_id]
+            self.status.note(f"kill -9 of broker {node_id}, the leader of partition{'s' * (len(led) > 1)} {', '.join(led)}")
             self._look_at_brokers()
             await asyncio.sleep(DOWN_S)
             began_s = time.monotonic()
@@ -310,7 +310,7 @@ class Run:
             ("events sent twice", f"{expected.duplicates:,}"),
             ("events that were too old to count", f"{expected.stale:,}"),
             ("rows that came after the watermark", f"{late:,}"),
-            ("queries started again", f"{sum(query.restarts for query in self.status.queries.values()):,}"),
+            ("queries started again", f"{self.status.restarts:,}"),
             ("processors", f"{os.cpu_count()} x {platform.machine()}"),
         ]
 

@@ -98,8 +98,7 @@ class SparkProcess:
             self._progress(message["progress"])
         elif "restarted" in message:
             status.note(f"query {message['restarted']} failed and goes on from its checkpoint: {message['error']}")
-            if message["restarted"] in status.queries:
-                status.queries[message["restarted"]].restarts += 1
+            status.restarts += 1
         elif "failed" in message:
             self.failure = message["failed"]
 

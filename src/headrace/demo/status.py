@@ -45,7 +45,6 @@ class QueryState:
     duration_ms: int = 0
     watermark: str = ""
     late_rows: int = 0
-    restarts: int = 0
     ends: dict[str, dict[str, int]] = field(default_factory=dict)
     """Offsets, by topic and partition, up to which it is done."""
     durations: Series = field(default_factory=list)
@@ -67,6 +66,8 @@ class Status:
     groups: list[GroupState] = field(default_factory=list)
     spark: str = ""
     queries: dict[str, QueryState] = field(default_factory=dict)
+    restarts: int = 0
+    """How often a query has failed and gone on; also before its first batch was done."""
     windows: dict[int, dict[str, tuple[int, int, int]]] = field(default_factory=dict)
     """Window start -> category -> (events, orders, cents), as they come out of the pipeline's topic."""
     notes: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=NOTES_MAX))

@@ -15,7 +15,8 @@ from headrace.demo.dashboard import draw, line
 from headrace.demo.status import Status
 
 FRAME_S = 0.25
-LINE_S = 5.0
+LINE_S, STILL_LINE_S = 5.0, 30.0
+"""How often there is a line: while things move, and while they stand still."""
 
 
 class View(Protocol):
@@ -44,15 +45,22 @@ class Lines:
         self._console = console
         self._status = status
         self._told = 0
+        self._next_s, self._news = 0.0, ""
 
     async def show(self) -> None:
-        next_s = 0.0
         while True:
             self.tell()
-            if self._status.phase in ("running", "draining") and self._status.elapsed_s >= next_s:
-                next_s = self._status.elapsed_s + LINE_S
-                self._print(line(self._status))
+            if self._status.phase in ("running", "draining"):
+                self.progress(self._status.elapsed_s)
             await asyncio.sleep(FRAME_S)
+
+    def progress(self, now_s: float) -> None:
+        """How far things are, if it is time to say so again."""
+        text = line(self._status)
+        news = text.partition(" ")[2]  # but for the time
+        if now_s >= self._next_s + (0 if news != self._news else STILL_LINE_S - LINE_S):
+            self._next_s, self._news = now_s + LINE_S, news
+            self._print(text)
 
     def tell(self) -> None:
         """What has happened since the last call."""
