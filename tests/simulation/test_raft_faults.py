@@ -138,6 +138,12 @@ def test_nothing_acknowledged_is_lost() -> None:
         Faults(seed).run()
 
 
+@pytest.mark.parametrize("seed", [194, 20351])
+def test_seeds_that_once_failed(seed: int) -> None:
+    """A power cut undid a part of a deletion, once of segments and once of snapshots."""
+    Faults(seed).run()
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_nothing_acknowledged_is_lost_in_many_worlds() -> None:

@@ -17,7 +17,8 @@ from headrace.records.batch import check_stored
 from headrace.records.layout import CRC_AT, CRC_FROM, HEADER_BYTES, LOG_OVERHEAD
 from headrace.storage.files import Disk
 
-_SEGMENT = re.compile(r"\d{20}\.log")
+OFFSET_DIGITS = 20
+_SEGMENT = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.log")
 _BASE_OFFSET = Struct(">q")
 _LENGTH = Struct(">i")
 _CRC = Struct(">I")
@@ -28,13 +29,18 @@ _MAYBE_BATCH = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)
 """Where a batch could begin: offsets stay below 2^48, and its magic is 2."""
 
 
-def check_log(disk: Disk, folder: str) -> None:
-    """Raise QuorumError if the metadata log has been damaged other than by an unfinished last write."""
-    if not disk.exists(folder):
-        return
-    names = [name for name in disk.list(folder) if _SEGMENT.fullmatch(name)]
-    walk = _Walk(int(names[0][:20]) if names else 0)
+def check_log(disk: Disk, folder: str, covered: int = 0) -> int:
+    """Raise QuorumError if the metadata log has been damaged other than by an unfinished last write.
+
+    Returns where the log begins. Segments before that are left over: a snapshot that reaches up to `covered` stands for
+    them, they were being deleted, and the power went when some were gone for good and others not.
+    """
+    names = [name for name in disk.list(folder) if _SEGMENT.fullmatch(name)] if disk.exists(folder) else []
+    begin = _base(names[0]) if names else 0
+    walk = _Walk(begin)
     for name in names:
+        if walk.next_offset < _base(name) <= covered:
+            walk.next_offset = begin = _base(name)
         path = f"{folder}/{name}"
         data = memoryview(disk.read_bytes(path))
         torn = walk.segment(data, path)
@@ -49,6 +55,11 @@ def check_log(disk: Disk, folder: str) -> None:
             raise QuorumError(
                 f"{path} is damaged at byte {torn}, and whole batches follow at byte {good}; restore it from a copy"
             )
+    return begin
+
+
+def _base(name: str) -> int:
+    return int(name[:OFFSET_DIGITS])
 
 
 class _Walk:

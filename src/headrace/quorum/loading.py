@@ -4,6 +4,7 @@ What a log says beyond its snapshot is not known to be committed until a leader 
 voter is all of it: then it is replayed at once. Who votes is read from all of it in any case.
 """
 
+import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -32,6 +33,9 @@ from headrace.raft.voters import History, VoterSet
 from headrace.records.layout import BatchHeader, iter_headers
 from headrace.storage.files import Disk
 from headrace.storage.log import Log
+from headrace.storage.segment import file_name
+
+logger = logging.getLogger("headrace.quorum")
 
 READ_BYTES = 1 << 20
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
@@ -64,13 +68,14 @@ def load(
     is_controller: bool = True,
 ) -> Loaded:
     """Blocking. `static_voters` are the configuration's, for a cluster of kraft.version 0."""
-    check_log(disk, folder)
-    election = read_state(disk, folder)
     snapshots = list_snapshots(disk, folder) if disk.exists(folder) else []
+    start = snapshots[-1].end_offset if snapshots else 0
+    begin = check_log(disk, folder, covered=start)
+    election = read_state(disk, folder)
     snapshot = read_snapshot(disk, folder, snapshots[-1]) if snapshots else None
     if disk.exists(folder):
         remove_leftovers(disk, folder)
-    start = snapshot.id.end_offset if snapshot is not None else 0
+        snapshots = _finish_cleaning(disk, folder, snapshots, begin)
     log = Log.open(
         disk,
         folder,
@@ -98,6 +103,22 @@ def load(
         log.abandon()
         raise
     return Loaded(found, election, loader, applied_end, size)
+
+
+def _finish_cleaning(disk: Disk, folder: str, snapshots: list[SnapshotId], begin: int) -> list[SnapshotId]:
+    """Remove what a power cut has brought back of a deletion: a log begins with its oldest snapshot, and has no gap.
+
+    The latest snapshot was read whole, so nothing that lies before the log's beginning is needed. Returns what stays.
+    """
+    old = [snapshot for snapshot in snapshots[:-1] if snapshot.end_offset < begin]
+    names = [snapshot.file_name for snapshot in old]
+    names += [name for name in disk.list(folder) if name.endswith(".log") and name < file_name(begin, ".log")]
+    for name in names:
+        disk.remove(f"{folder}/{name}")
+        logger.info("%s: removed %s, whose deletion was interrupted", folder, name)
+    if names:
+        disk.sync_dir(folder)
+    return snapshots[len(old) :]
 
 
 def load_snapshot(snapshot: Snapshot) -> Loader:
