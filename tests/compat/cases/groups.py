@@ -224,6 +224,19 @@ def by_members(t: Talk) -> None:
         t.ask(**base | {"group_instance_id": "stranger"})
 
 
+@case("OffsetCommit")
+def of_topics_named_twice_and_of_no_partitions(t: Talk) -> None:
+    name, topic, nowhere = group(t), t.topic(partitions=2), t.name("nowhere")
+    base = {"group_id": name, "generation_id_or_member_epoch": -1, "member_id": ""}
+    t.ask(**base, topics=of_topic(t, topic))
+    t.ask(**base, topics=of_topic(t, nowhere))
+    t.ask(**base, topics=of_topic(t, nowhere) + of_topic(t, nowhere, (0, 1, ""), (1, 1, "")))
+    t.ask(**base, topics=of_topic(t, nowhere, (0, 1, "")) + of_topic(t, topic) + of_topic(t, nowhere))
+    t.note("some of them there")
+    t.ask(**base, topics=of_topic(t, topic, (0, 5, ""), (-1, 5, "")) + of_topic(t, topic, (-1, 6, ""), (7, 6, "")))
+    t.ask(**base, topics=of_topic(t, topic, (0, 5, "")) + of_topic(t, topic) + of_topic(t, nowhere, (3, 1, "")))
+
+
 def fetching(t: Talk, name: str, topics: list[tuple[str, list[int]]] | None, **more: Any) -> None:
     if t.version < 8:
         t.ask(group_id=name, topics=None if topics is None else [{"name": n, "partition_indexes": p} for n, p in topics], **more)
@@ -288,6 +301,16 @@ def forgetting(t: Talk) -> None:
     living = group(t, "living")
     member(t, living)
     t.ask(group_id=living, topics=asked)
+
+
+@case("OffsetDelete")
+def forgetting_topics_named_twice_and_no_partitions(t: Talk) -> None:
+    name, topic, nowhere = group(t), t.topic(partitions=2), t.name("nowhere")
+    t.call(COMMIT, 9, group_id=name, generation_id_or_member_epoch=-1, topics=offsets(topic, (0, 5, ""), (1, 6, "")))
+    none: list[dict[str, Any]] = []
+    some = [{"partition_index": 0}, {"partition_index": 9}]
+    for rows in ([(topic, none)], [(nowhere, none)], [(nowhere, none), (topic, some)], [(nowhere, some), (topic, none)]):
+        t.ask(group_id=name, topics=[{"name": named, "partitions": partitions} for named, partitions in rows])
 
 
 # Looking and deleting

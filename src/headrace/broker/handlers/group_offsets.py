@@ -5,6 +5,7 @@ OffsetFetch v1-10. v2: all topics, one error for all. v7: require stable. v8: se
 v10: topic ids only. OffsetDelete v0.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,40 +36,17 @@ def offset_commit(
 ) -> m.OffsetCommitResponse | None:
     by_id = request.version >= BY_ID
     image = broker.image
-    refused: list[Any] = []
+    refused: Refused = {}
     for topic in message.topics:
         partitions = _known_partitions(image, topic, by_id)
-        if partitions is None or not all(asked.partition_index in partitions for asked in topic.partitions):
-            refused = _refuse_unknown(image, message, by_id)
+        asked = topic.partitions
+        if partitions is None or not asked or not all(row.partition_index in partitions for row in asked):
+            refused = _refuse_unknown(message, lambda topic: _known_partitions(image, topic, by_id), by_id)
             if not message.topics:
-                return m.OffsetCommitResponse(topics=refused)
+                return m.OffsetCommitResponse(topics=list(refused.values()))
             break
     answer: m.OffsetCommitResponse | None = _ask(broker, request, message, GroupShard.offset_commit, refused)
     return answer
-
-
-def _refuse_unknown(image: Image, message: m.OffsetCommitRequest, by_id: bool) -> list[Any]:
-    """Takes out of the request what does not exist, and returns the answers to that."""
-    R = m.OffsetCommitResponse
-    refused: list[Any] = []
-    known: list[Any] = []
-    for topic in message.topics:
-        partitions = _known_partitions(image, topic, by_id)
-        error = Err.UNKNOWN_TOPIC_ID if partitions is None and by_id else Err.UNKNOWN_TOPIC_OR_PARTITION
-        answers = []
-        kept = []
-        for asked in topic.partitions:
-            if partitions is not None and asked.partition_index in partitions:
-                kept.append(asked)
-            else:
-                answers.append(R.OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=error))
-        if answers or partitions is None:
-            refused.append(R.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
-        if kept or not (answers or partitions is None):
-            topic.partitions = kept
-            known.append(topic)
-    message.topics = known
-    return refused
 
 
 def _known_partitions(image: Image, topic: Any, by_id: bool) -> Any:
@@ -92,27 +70,11 @@ def _known_partitions(image: Image, topic: Any, by_id: bool) -> Any:
 def offset_delete(
     broker: "Broker", request: Request, message: m.OffsetDeleteRequest
 ) -> m.OffsetDeleteResponse | None:
-    R = m.OffsetDeleteResponse
-    refused: list[Any] = []
-    known: list[Any] = []
-    for topic in message.topics:
+    def known_partitions(topic: Any) -> Any:
         found = broker.image.topic_named(topic.name)
-        kept, answers = [], []
-        for asked in topic.partitions:
-            if found is not None and asked.partition_index in found.partitions:
-                kept.append(asked)
-            else:
-                answers.append(
-                    R.OffsetDeleteResponsePartition(
-                        partition_index=asked.partition_index, error_code=Err.UNKNOWN_TOPIC_OR_PARTITION
-                    )
-                )
-        if answers:
-            refused.append(R.OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
-        if kept:
-            topic.partitions = kept
-            known.append(topic)
-    message.topics = known
+        return None if found is None else found.partitions
+
+    refused = _refuse_unknown(message, known_partitions)
     answer: m.OffsetDeleteResponse | None = _ask(broker, request, message, GroupShard.offset_delete, refused)
     return answer
 
@@ -120,7 +82,54 @@ def offset_delete(
 # ---- what both share
 
 
-def _ask(broker: "Broker", request: Request, message: Any, decision: Decision, refused: list[Any]) -> Any:
+Refused = dict[str | bytes, Any]
+"""Topics of an answer by name; those whose id no topic has, by that."""
+
+
+def _refuse_unknown(message: Any, known_partitions: Callable[[Any], Any], by_id: bool = False) -> Refused:
+    """Takes out of the request what does not exist, and topics of which nothing is left; the answers to the former."""
+    answer_topic, answer_partition = _ANSWERS[type(message)]
+    refused: Refused = {}
+    kept_topics = []
+    for topic in message.topics:
+        partitions = known_partitions(topic)
+        kept: list[Any] = []
+        missing: list[Any] = []
+        for asked in topic.partitions:
+            exists = partitions is not None and asked.partition_index in partitions
+            (kept if exists else missing).append(asked)
+        if missing or partitions is None:
+            error = Err.UNKNOWN_TOPIC_ID if partitions is None and by_id else Err.UNKNOWN_TOPIC_OR_PARTITION
+            answered = refused.get(_key(topic))
+            if answered is None:
+                answered = refused[_key(topic)] = answer_topic(name=topic.name)
+                if by_id:
+                    answered.topic_id = topic.topic_id
+            answered.partitions += [answer_partition(row.partition_index, error) for row in missing]
+        if kept:
+            topic.partitions = kept
+            kept_topics.append(topic)
+    message.topics = kept_topics
+    return refused
+
+
+_ANSWERS: dict[type, tuple[Any, Any]] = {
+    m.OffsetCommitRequest: (
+        m.OffsetCommitResponse.OffsetCommitResponseTopic, m.OffsetCommitResponse.OffsetCommitResponsePartition,
+    ),
+    m.OffsetDeleteRequest: (
+        m.OffsetDeleteResponse.OffsetDeleteResponseTopic, m.OffsetDeleteResponse.OffsetDeleteResponsePartition,
+    ),
+}  # fmt: skip
+
+
+def _key(topic: Any) -> str | bytes:
+    # An id that no topic has comes without a name.
+    key: str | bytes = topic.name or getattr(topic, "topic_id", b"")
+    return key
+
+
+def _ask(broker: "Broker", request: Request, message: Any, decision: Decision, refused: Refused) -> Any:
     """Have the shard decide on what was not `refused` before."""
     if not refused:
         return one_group(broker, request, message, decision)
@@ -134,7 +143,7 @@ class _PartlyRefused(GroupRequest):
 
     __slots__ = ("_refused",)
 
-    def __init__(self, broker: "Broker", request: Request, message: Any, refused: list[Any]) -> None:
+    def __init__(self, broker: "Broker", request: Request, message: Any, refused: Refused) -> None:
         super().__init__(broker, request, message)
         self._refused = refused
 
@@ -144,19 +153,13 @@ class _PartlyRefused(GroupRequest):
     def whole(self, response: Any) -> Any:
         # Only OffsetDelete has an error for all, and that stands alone.
         if not getattr(response, "error_code", Err.NONE):
-            # An id that no topic has comes without a name.
-            topics = {topic.name or getattr(topic, "topic_id", b""): topic for topic in self._refused}
-            response.topics = _merged(topics, response.topics)
+            topics = self._refused
+            for topic in response.topics:
+                earlier = topics.setdefault(_key(topic), topic)
+                if earlier is not topic:
+                    earlier.partitions += topic.partitions
+            response.topics = list(topics.values())
         return response
-
-
-def _merged(topics: dict[str | bytes, Any], answered: list[Any]) -> list[Any]:
-    """Join `topics`, refused here, with what the shard answered, topic by topic."""
-    for topic in answered:
-        earlier = topics.setdefault(topic.name, topic)
-        if earlier is not topic:
-            earlier.partitions += topic.partitions
-    return list(topics.values())
 
 
 # ---- OffsetFetch
