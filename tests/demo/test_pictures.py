@@ -40,8 +40,13 @@ def shown(status: Status, width: int, height: int) -> str:
 @pytest.mark.parametrize("size", [(120, 40), (110, 30), (90, 50)])
 def test_numbers_are_whole_at_usual_sizes(status, size):
     text = shown(status, *size)
-    for part in ("1,024 events/s", "12,345", "4,321", "9,876", "1.5 s", "0,1", "127.0.0.1:1235 killed", "16 s behind", "123"):
+    for part in ("1,024 events/s", "12,345", "4,321", "9,876", "1.5 s", "0,1", ":1235 killed", "16 s behind", "123"):
         assert part in text
+
+
+def test_every_broker_is_shown_on_a_narrow_terminal(status):
+    status.nodes = [NodeState(n, f"127.0.0.1:{27_118 + n}", n != 2, "" if n != 2 else "killed") for n in (1, 2, 3)]
+    assert "● :27119  ○ :27120 killed  ● :27121" in shown(status, 80, 24)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 10), (20, 5), (300, 100)])

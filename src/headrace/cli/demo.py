@@ -16,6 +16,7 @@ from headrace.cli.demo_brokers import LocalBrokers
 from headrace.cli.output import console
 from headrace.client.errors import ClientError
 from headrace.demo.check import Check
+from headrace.demo.dashboard import command
 from headrace.demo.report import write_report
 from headrace.demo.run import DemoFailed, Options, Run
 from headrace.demo.status import Status
@@ -55,7 +56,7 @@ def demo(options: Options, report: Path | None, brokers: int, keep: bool) -> int
         code = conclude(out, run, checks, report)
     except asyncio.CancelledError:
         code = INTERRUPTED if options.limit_s is not None else 0
-        out.print(f"Stopped after {status.sent:,} events. `headrace demo --for 60s --report out.html` checks every one of them.")
+        out.print(f"Stopped after {status.sent:,} events. `{command()} demo --for 60s --report out.html` checks every one of them.")
     except (DemoFailed, ClientError, RuntimeError) as error:
         out.print(f"[red]failed:[/] {error}", highlight=False)
         keep = True

@@ -44,7 +44,7 @@ def draw(status: Status, width: int = 120, height: int = 40) -> RenderableType:
     pipeline, windows = _pipeline(status, roomy), _windows(status, roomy)
     layout = Layout()
     if not roomy:
-        rows = [(_head(status), 3), (feed, 7), (groups, 3 + len(status.groups)), (pipeline, 7), (windows, 10)]
+        rows = [(_head(status, roomy), 3), (feed, 7), (groups, 3 + len(status.groups)), (pipeline, 7), (windows, 10)]
         shown, left = [], height
         for part, size in rows:
             if left >= size:
@@ -53,7 +53,7 @@ def draw(status: Status, width: int = 120, height: int = 40) -> RenderableType:
         layout.split_column(*shown, Layout(_notes(status, left), ratio=1, visible=left > NOTES_HEIGHT_MIN))
         return layout
     layout.split_column(
-        Layout(_head(status), size=3),
+        Layout(_head(status, roomy), size=3),
         Layout(name="top", size=max(8, 3 + len(status.groups))),
         Layout(name="middle", size=10),
         Layout(name="bottom", visible=height > 22 + NOTES_HEIGHT_MIN),
@@ -64,12 +64,14 @@ def draw(status: Status, width: int = 120, height: int = 40) -> RenderableType:
     return layout
 
 
-def _head(status: Status) -> Panel:
+def _head(status: Status, roomy: bool) -> Panel:
     brokers = Text.assemble("  ", style="default")
     for node in status.nodes:
         colour = "green" if node.is_up else "red"
         brokers.append("● " if node.is_up else "○ ", style=colour)
-        brokers.append(f"{node.address}{' ' + node.note if node.note else ''}  ", style=colour if not node.is_up else "")
+        # All are on this machine: where there is little room, the port tells them apart.
+        address = node.address if roomy else f":{node.address.rpartition(':')[2]}"
+        brokers.append(f"{address}{' ' + node.note if node.note else ''}  ", style=colour if not node.is_up else "")
     clock = _clock(status.elapsed_s) + (f" of {_clock(status.limit_s)}" if status.limit_s else "")
     text = Text.assemble(("Headrace ", "bold cyan"), ("demo  ", "bold"), (f"{status.phase}  {clock}  ", "dim"), brokers)
     return Panel(text, border_style="cyan")
