@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.coordinator")
 
-
-ANSWERS_AT_ONCE = 512
+ANSWERS_AT_ONCE = 128
 """More, as when a large group has formed, are given over several turns of the loop."""
 
 
@@ -316,5 +315,8 @@ class ShardHost:
             answers += passed.answers
             passed.answers = []
         self.shard.advance(partition.leader.high_watermark)
+        if len(answers) > ANSWERS_AT_ONCE:
+            self.coordinator.deliver(answers)
+            return
         for asker, response in answers:
             asker.answer(response)

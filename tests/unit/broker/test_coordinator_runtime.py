@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from headrace.broker import coordinator_runtime
-from headrace.broker.coordinator_host import State
+from headrace.broker.coordinator_host import ANSWERS_AT_ONCE, State
 from headrace.broker.coordinator_loading import SLICE_SECONDS, Load
 from headrace.broker.coordinator_runtime import partition_for
 from headrace.broker.server import Broker
@@ -307,6 +307,38 @@ def test_many_answers_are_given_in_order_over_several_turns() -> None:
     assert [number for number, _ in given] == [*range(30), 99]
     by_turn = Counter(turn for _, turn in given)
     assert len(by_turn) > 5 and max(by_turn.values()) < 10
+
+
+def test_a_large_group_is_answered_over_several_turns() -> None:
+    """Thousands who joined are told at once that their round is complete: others are served in between."""
+    given: list[int] = []
+    turn = 0
+
+    class Asker:
+        def answer(self, response: object) -> None:
+            given.append(turn)
+
+        def refusal(self, error: Err) -> None: ...
+
+    async def main(world: World) -> None:
+        nonlocal turn
+        groups = (await with_topic(world)).broker.groups
+        connection = await connect()
+        host = groups.host("g")
+        written = asyncio.create_task(commit(connection, "g", 1))
+        while host.when_committed("now", Asker()) is not None:
+            await asyncio.sleep(0)
+        for _ in range(ANSWERS_AT_ONCE):
+            host.when_committed(None, Asker())
+        seconds = count(step=0.001)
+        groups.perf_counter = lambda: next(seconds)  # type: ignore[method-assign, assignment]
+        while len(given) < ANSWERS_AT_ONCE + 1:
+            await asyncio.sleep(0)
+            turn += 1
+        assert await written is Err.NONE
+
+    in_world(main)
+    assert max(Counter(given).values()) < ANSWERS_AT_ONCE / 5
 
 
 def test_an_interval_that_changes_while_the_broker_runs_counts_for_groups_that_are_there() -> None:
