@@ -4,7 +4,12 @@ They join, sync and heartbeat as ever; the server assigns, and a generation is t
 members are left, the group becomes a classic one.
 """
 
-from headrace.coordinator.classic_messages import MEMBER_ID_REQUIRED_FROM, join_error, protocols_of
+from headrace.coordinator.classic_messages import (
+    MEMBER_ID_REQUIRED_FROM,
+    join_error,
+    protocols_of,
+    rebalance_timeout_ms,
+)
 from headrace.coordinator.consumer_decisions import JOIN, SYNC, Decisions, known_static
 from headrace.coordinator.consumer_group import CONSUMER_PROTOCOL, ConsumerGroup
 from headrace.coordinator.consumer_members import (
@@ -71,7 +76,7 @@ class ClassicMembers:
         else:
             target_epoch, target = decide.next_target(group, coming, member, updated, now_ms, out)
             updated = decide.reconcile(group, updated, target_epoch, target, changed, owned, out)
-            self._joined(group, updated, request, now_ms, out)
+            self._joined(group, updated, request, rebalance_timeout_ms(request, context), out)
         assert updated.classic is not None
         return m.JoinGroupResponse(
             member_id=updated.member_id,
@@ -110,16 +115,12 @@ class ClassicMembers:
         return self.take_place(group, existing, member_id, out)
 
     def _joined(
-        self, group: ConsumerGroup, member: Member, request: m.JoinGroupRequest, now_ms: int, out: Outcome
+        self, group: ConsumerGroup, member: Member, request: m.JoinGroupRequest, sync_ms: int, out: Outcome
     ) -> None:
         group_id, member_id = group.group_id, member.member_id
         self._decide.volatile_of(group_id).join_timers.discard(member_id)
         out.timers.append(Cancel((JOIN, group_id, member_id)))
         self._decide.keep_alive(group_id, member_id, request.session_timeout_ms, out)
-        # v0 knew one timeout for both.
-        sync_ms = (
-            request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
-        )
         out.timers.append(Timer((SYNC, group_id, member_id), sync_ms))
 
     # SyncGroup
@@ -288,7 +289,7 @@ def _told(
     subscription: m.ConsumerProtocolSubscription,
     context: Context,
 ) -> Member:
-    timeout_ms = request.rebalance_timeout_ms
+    timeout_ms = rebalance_timeout_ms(request, context)
     return member.but(
         instance_id=request.group_instance_id or member.instance_id,
         rack_id=subscription.rack_id or member.rack_id,

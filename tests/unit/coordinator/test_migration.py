@@ -176,3 +176,25 @@ def test_describe_shows_only_what_is_committed() -> None:
     driver.commit(release=True)
     (shown,) = driver.shard.consumer_group_describe(["g"])
     assert (shown.group_state, shown.group_epoch, len(shown.members)) == ("Reconciling", 3, 2)
+
+
+def test_the_oldest_clients_have_their_session_to_join_again() -> None:
+    """JoinGroup v0 knows one timeout for both: a member that has just heard of a rebalance is not late yet."""
+    driver = Driver(ShardConfig(consumer_assignment_interval_ms=0))
+    driver.run(driver.shard.on_metadata(IMAGE, 0))
+    join(driver, "first")
+    request = m.JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=subscription("t"))],
+    )
+    joined = driver.ask("old", "join_group", request, 0).response
+    assert joined.error_code == Err.NONE
+    join(driver, "third")
+    beat = m.HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+    assert driver.ask("old", "heartbeat", beat, 0).response.error_code == Err.REBALANCE_IN_PROGRESS
+    driver.elapse(5_000)
+    assert driver.ask("old", "heartbeat", beat, 0).response.error_code == Err.REBALANCE_IN_PROGRESS
+    driver.elapse(6_000)
+    assert driver.ask("old", "heartbeat", beat, 0).response.error_code == Err.UNKNOWN_MEMBER_ID
