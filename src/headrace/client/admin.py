@@ -14,7 +14,8 @@ import msgspec
 
 from headrace.client.address import DEFAULT_BOOTSTRAP
 from headrace.client.cluster import NO_TOPIC, UNKNOWN_TOPIC_WAIT_S, Broker, Cluster, Topic, topic_from
-from headrace.client.errors import NotKafka, RequestFailed, check, err_of
+from headrace.client.connection import Connection
+from headrace.client.errors import ClientError, NotKafka, RequestFailed, check, err_of
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
@@ -23,6 +24,8 @@ from headrace.protocol.lag_tag import FIRST_VERSION, tagged, value_in
 T = TypeVar("T")
 
 OPERATION_TIMEOUT_MS = 30_000
+LOOKUPS_AT_ONCE = 1_000
+"""Partitions in one ListOffsets: enough to save round trips, few enough that the leader is soon free for others."""
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 """Timestamps with a meaning of their own in `list_offsets`."""
 
@@ -312,40 +315,86 @@ class Admin:
         got = await self._ask_offset(topic, index, timestamp, read_committed)
         return FoundOffset(got.offset, got.timestamp, got.leader_epoch)
 
-    async def end_and_age(self, topic: str, index: int, offset: int) -> tuple[int, int | None]:
-        """The end offset, and how many milliseconds ago the record at `offset` was written, by its leader's time index.
+    async def ends_and_ages(self, offsets: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], tuple[int, int | None]]:
+        """For each partition with an offset, its end offset and how many milliseconds ago the record at that offset was
+        written, by its leader's time index.
 
-        The age is 0 at the end of the log, -1 without timestamps, and None from a broker that is no Headrace.
+        The age is 0 at the end of the log, -1 without timestamps, and None from a broker that is no Headrace. What does
+        not exist, or has no leader, is left out.
         """
-        got = await self._ask_offset(topic, index, LATEST, False, age_from=offset)
-        return got.offset, value_in(got.unknown_tags)
+        found: dict[tuple[str, int], tuple[int, int | None]] = {}
+        for leader, wanted in (await self._by_leader(offsets)).items():
+            for start in range(0, len(wanted), LOOKUPS_AT_ONCE):
+                chunk = {at: offsets[at] for at in wanted[start : start + LOOKUPS_AT_ONCE]}
+                try:
+                    connection = await self.cluster.broker_connection(leader)
+                    found |= await self._ends_and_ages(connection, chunk)
+                except ClientError:
+                    continue  # asked for one by one below, wherever they are led by then
+
+        async def alone(at: tuple[str, int]) -> None:
+            try:
+                got = await self._ask_offset(*at, LATEST, False, age_from=offsets[at])
+                found[at] = got.offset, value_in(got.unknown_tags)
+            except ClientError:
+                pass  # left out
+
+        await asyncio.gather(*(alone(at) for at in offsets.keys() - found.keys()))
+        return found
+
+    async def _by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
+        """As far as the cluster was last seen to have leaders."""
+        by_leader: dict[int, list[tuple[str, int]]] = {}
+        unseen = {topic for topic, _ in partitions} - self.cluster.topics.keys()
+        if unseen:
+            await self.cluster.refresh(sorted(unseen))
+        for topic, index in partitions:
+            known = self.cluster.topics.get(topic)
+            row = None if known is None else known.partitions.get(index)
+            if row is not None and row.leader >= 0:
+                by_leader.setdefault(row.leader, []).append((topic, index))
+        return by_leader
+
+    async def _ends_and_ages(
+        self, connection: Connection, offsets: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], tuple[int, int | None]]:
+        rows: dict[str, list[Any]] = {}
+        for (topic, index), offset in offsets.items():
+            epoch = self.cluster.topics[topic].partitions[index].leader_epoch
+            rows.setdefault(topic, []).append(_asked(connection, index, epoch, LATEST, offset))
+        answer = await self._list(connection, rows, False)
+        return {
+            (topic.name, got.partition_index): (got.offset, value_in(got.unknown_tags))
+            for topic in answer.topics
+            for got in topic.partitions
+            if not got.error_code
+        }
 
     async def _ask_offset(
         self, topic: str, index: int, timestamp: int, read_committed: bool, age_from: int | None = None
     ) -> Any:
-        kind = m.ListOffsetsRequest
-
         async def attempt() -> Any:
             _, row, connection = await self.cluster.leader(topic, index)
-            part = kind.ListOffsetsPartition(
-                partition_index=index, current_leader_epoch=row.leader_epoch, timestamp=timestamp
-            )
-            if age_from is not None and connection.version_of(ApiKey.LIST_OFFSETS) >= FIRST_VERSION:
-                part.unknown_tags = tagged(age_from)
-            request = kind(
-                replica_id=-1,
-                isolation_level=int(read_committed),
-                topics=[kind.ListOffsetsTopic(name=topic, partitions=[part])],
-                timeout_ms=OPERATION_TIMEOUT_MS,
-            )
-            answer: m.ListOffsetsResponse = await connection.request(
-                ApiKey.LIST_OFFSETS, request, timeout_s=self.cluster.request_timeout_s
-            )
+            asked = _asked(connection, index, row.leader_epoch, timestamp, age_from)
+            answer = await self._list(connection, {topic: [asked]}, read_committed)
             got = only(only(answer.topics, "ListOffsets").partitions, "ListOffsets")
             check(got.error_code, f"offsets of {topic}-{index}")
             return got
 
         return await self.cluster.retrying(attempt, topics=(topic,), unknown_topic_wait_s=UNKNOWN_TOPIC_WAIT_S)
+
+    async def _list(self, connection: Connection, rows: Mapping[str, list[Any]], read_committed: bool) -> m.ListOffsetsResponse:
+        kind = m.ListOffsetsRequest
+        request = kind(
+            replica_id=-1,
+            isolation_level=int(read_committed),
+            topics=[kind.ListOffsetsTopic(name=topic, partitions=partitions) for topic, partitions in rows.items()],
+            timeout_ms=OPERATION_TIMEOUT_MS,
+        )
+        answer: m.ListOffsetsResponse = await connection.request(
+            ApiKey.LIST_OFFSETS, request, timeout_s=self.cluster.request_timeout_s
+        )
+        return answer
 
     async def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
         """Forget records below an offset (-1: all), partition -> offset; returns where each log starts now."""
@@ -383,3 +432,13 @@ def _log_dir(node_id: int, row: m.DescribeLogDirsResponse.DescribeLogDirsResult)
         for part in topic.partitions
     )
     return LogDir(node_id, row.log_dir, err_of(row.error_code), row.total_bytes, row.usable_bytes, replicas)
+
+
+def _asked(connection: Connection, index: int, leader_epoch: int, timestamp: int, age_from: int | None) -> Any:
+    """A partition in ListOffsets, with the question for the age of a record where the broker could know it."""
+    row = m.ListOffsetsRequest.ListOffsetsPartition(
+        partition_index=index, current_leader_epoch=leader_epoch, timestamp=timestamp
+    )
+    if age_from is not None and connection.version_of(ApiKey.LIST_OFFSETS) >= FIRST_VERSION:
+        row.unknown_tags = tagged(age_from)
+    return row

@@ -281,21 +281,24 @@ class Groups:
         """The lag of every partition that the group has committed, and of those in `more`."""
         committed = await self.committed(group_id)
         wanted = sorted({*committed, *more})
+        offsets = {at: committed[at].offset if at in committed else NO_OFFSET for at in wanted}
+        ends = await self._admin.ends_and_ages({at: max(0, offset) for at, offset in offsets.items()})
         gate = asyncio.Semaphore(AT_ONCE)
 
-        async def one(topic: str, index: int) -> Lag:
+        async def one(at: TopicPartition) -> Lag:
             async with gate:
-                return await self._lag(topic, index, committed.get((topic, index)), now_ms)
+                return await self._lag(at, at in committed, offsets[at], ends.get(at), now_ms)
 
-        return list(await asyncio.gather(*(one(topic, index) for topic, index in wanted)))
+        return list(await asyncio.gather(*map(one, wanted)))
 
-    async def _lag(self, topic: str, index: int, committed: Committed | None, now_ms: int) -> Lag:
-        offset = NO_OFFSET if committed is None else committed.offset
-        try:
-            end_offset, age_ms = await self._admin.end_and_age(topic, index, max(0, offset))
-        except ClientError:
+    async def _lag(
+        self, at: TopicPartition, known: bool, offset: int, end: tuple[int, int | None] | None, now_ms: int
+    ) -> Lag:
+        topic, index = at
+        if end is None:
             # The topic is gone, or has no leader: the committed offset is still worth showing.
-            return Lag(topic, index, None if committed is None else committed.offset, None, None, None)
+            return Lag(topic, index, offset if known else None, None, None, None)
+        end_offset, age_ms = end
         if offset < 0:
             return Lag(topic, index, None, end_offset, None, None)
         records = max(0, end_offset - offset)

@@ -10,10 +10,13 @@ from headrace.client.admin import Admin
 from headrace.client.cluster import Cluster
 from headrace.client.groups import Groups
 from headrace.client.raw import produce
+from headrace.protocol import messages as m
+from headrace.protocol.api import ApiKey
+from headrace.protocol.lag_tag import LAG_TAG, tagged, value_in
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record
 from headrace.testing.simulator.world import World
-from tests.unit.broker.test_coordinator_runtime import BOOTSTRAP, Machine, in_world, with_topic
+from tests.unit.broker.test_coordinator_runtime import BOOTSTRAP, Machine, connect, in_world, with_topic
 
 STEP_MS = 60_000
 
@@ -124,5 +127,60 @@ def test_a_round_sums_over_partitions_and_has_a_limit() -> None:
         (sample,) = shown["headrace_group_lag_records"].samples
         assert (sample.labels, sample.value) == ({"group": "slow", "topic": "t"}, 60)
         assert shown["headrace_group_lags_hidden"].samples[0].value == 1
+
+    in_world(main)
+
+
+def test_a_leader_is_asked_once_about_many_partitions_and_what_is_gone_is_left_open() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.create_topic("wide", 300)
+            groups = Groups(admin)
+            await groups.commit("g", {("wide", index): 0 for index in range(300)})
+            asked = machine.broker.metrics.request_latency(ApiKey.LIST_OFFSETS)
+            before = sum(asked.counts)
+            gone = [("wide", 300), ("nowhere", 0)]
+            rows = {(row.topic, row.partition): row for row in await groups.lag("g", gone, now_ms=0)}
+            assert {rows["wide", index].seconds for index in range(300)} == {0.0}
+            assert [(rows[at].committed, rows[at].end_offset, rows[at].seconds) for at in gone] == [(None, None, None)] * 2
+            assert sum(asked.counts) - before <= 3
+
+    in_world(main)
+
+
+def test_whatever_stands_in_the_question_for_the_age() -> None:
+    whole_s = 99 * 60.0
+    questions: list[tuple[dict[int, bytes] | None, float | None]] = [
+        (tagged(0), whole_s),
+        (tagged(-5), whole_s),
+        (tagged(-(2**63)), whole_s),
+        (tagged(99), 0),
+        (tagged(100), 0),
+        (tagged(2**63 - 1), 0),
+        (tagged(0) | dict.fromkeys(range(2_000), b"q"), whole_s),
+        (None, None),
+        ({5: bytes(8)}, None),
+        ({LAG_TAG: b""}, None),
+        ({LAG_TAG: bytes(7)}, None),
+        ({LAG_TAG: bytes(100_000)}, None),
+    ]
+
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        await fill(machine.node.clock.wall_ms())
+        connection = await connect()
+        kind = m.ListOffsetsRequest
+        for tags, age_s in questions:
+            for replica_id, isolation_level in ((-1, 0), (-1, 1), (-2, 0)):
+                row = kind.ListOffsetsPartition(partition_index=0, timestamp=-1)
+                row.unknown_tags = tags
+                topics = [kind.ListOffsetsTopic(name="t", partitions=[row])]
+                request = kind(replica_id=replica_id, isolation_level=isolation_level, topics=topics)
+                got = (await connection.request(ApiKey.LIST_OFFSETS, request)).topics[0].partitions[0]
+                assert (got.error_code, got.offset) == (0, 100)
+                age_ms = value_in(got.unknown_tags)
+                assert (age_ms is None) == (age_s is None), (tags, age_ms)
+                assert abs((age_ms or 0) / 1000 - (age_s or 0)) < 10, (tags, age_ms)
 
     in_world(main)
