@@ -1,5 +1,6 @@
 """The metadata log as the quorum's rules see it: a `storage.Log`, the snapshots beside it, and what its control records say."""
 
+from contextlib import suppress
 from typing import Any
 
 from headrace.errors import KafkaError
@@ -162,7 +163,11 @@ class MetadataLog:
             self.voters.restart(snapshot.end_offset - 1, voters)
         else:
             self.voters.truncate_from(0)
-        self.snapshots.append(snapshot)
+        # The log begins with its oldest snapshot: who leads with an older one would not know whom it may go on sending to.
+        old, self.snapshots[:] = self.snapshots[:], [snapshot]
+        for gone in old:
+            with suppress(OSError):  # the next start removes it
+                self._disk.remove(self.snapshot_path(gone))
 
 
 def encode_control_records(

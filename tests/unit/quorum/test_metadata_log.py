@@ -120,6 +120,21 @@ def test_a_log_that_begins_behind_a_snapshot_has_its_epoch() -> None:
     assert log.end_of_epoch(2) == OffsetEpoch(20, 4)
 
 
+def test_a_snapshot_from_the_leader_takes_the_place_of_older_ones() -> None:
+    """Found by seed 20593 of the simulation: as a leader, this node sent it again and again to whoever had just that."""
+    disk = MemoryDisk()
+    make_durable_dirs(disk, FOLDER)
+    older = SnapshotId(2, 1)
+    log = Log.open(disk, FOLDER, LogConfig(retention_ms=-1), now_ms=1)
+    metadata = MetadataLog(disk, log, History(voters(1)), History(1), [older])
+    disk.open(metadata.snapshot_path(older), create=True).close()
+    metadata.append_fetched(batch(0, 1, 3), 1, 1)
+    metadata.restart(SnapshotId(20, 4), voters(1, 2, 3), 1)
+    assert metadata.earliest_snapshot == metadata.latest_snapshot == OffsetEpoch(20, 4)
+    assert metadata.earliest_snapshot.offset == metadata.start_offset
+    assert not disk.exists(metadata.snapshot_path(older))
+
+
 def test_the_first_record_of_an_epoch_names_the_leader() -> None:
     log = new_log()
     data = encode_control_records(
