@@ -40,7 +40,7 @@ class ControllerCounters:
                 unclean.append(record)
                 self.elections["unclean"] += 1
             else:
-                self.elections["in sync" if record.leader in partition.isr else "eligible"] += 1
+                self.elections["eligible" if record.leader in partition.elr else "in sync"] += 1
         return unclean
 
 

@@ -29,6 +29,7 @@ from headrace.metadata.records import Record
 from headrace.protocol import messages as m
 
 NO_LEADER_CHANGE = -2
+NO_RECOVERY_CHANGE = -1
 
 
 class ReplayError(Exception):
@@ -496,7 +497,7 @@ def merge(old: Partition, record: m.PartitionChangeRecord) -> Partition:
         removing=old.removing if record.removing_replicas is None else tuple(record.removing_replicas),
         adding=old.adding if record.adding_replicas is None else tuple(record.adding_replicas),
         recovery_state=old.recovery_state
-        if record.leader_recovery_state == -1
+        if record.leader_recovery_state == NO_RECOVERY_CHANGE
         else record.leader_recovery_state,
     )
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.metadata.delta import NO_LEADER_CHANGE
+from headrace.metadata.delta import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE
 from headrace.metadata.image import NO_LEADER, RECOVERING, Partition
 from headrace.metadata.records import Record
 from headrace.metadata.versions import DIRECTORIES_LEVEL, EPOCH_BUMP_ON_SHRINK_BELOW, level
@@ -102,8 +102,14 @@ def change(
 
 
 def is_unclean(partition: Partition, record: m.PartitionChangeRecord) -> bool:
-    """Whether it makes somebody lead who may lack committed records."""
-    return record.leader >= 0 and record.leader not in (*partition.isr, *partition.elr)
+    """Whether it makes somebody lead who may lack committed records: who does so has to recover.
+
+    One that a move has just brought in sync leads without having been in the ISR before, and lacks nothing.
+    """
+    if record.leader < 0 or record.leader in (*partition.isr, *partition.elr):
+        return False
+    state = record.leader_recovery_state
+    return (partition.recovery_state if state == NO_RECOVERY_CHANGE else state) == RECOVERING
 
 
 def _complete_reassignment(wanted: Wanted) -> None:

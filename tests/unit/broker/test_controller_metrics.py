@@ -5,12 +5,16 @@ from typing import Any
 from headrace.broker.controller_metrics import ControllerCounters
 from headrace.broker.metrics import Collector
 from headrace.client.admin import Admin
+from headrace.errors import Err
+from headrace.metadata.image import RECOVERING
 from headrace.metadata.versions import ELR_VERSION
 from headrace.protocol import messages as m
 from headrace.testing.simulator.world import World
 from tests.unit.broker.test_coordinator_runtime import BOOTSTRAP, Machine, in_world
 from tests.unit.metadata.cases import create, new_topic
 from tests.unit.metadata.test_controller import Cluster
+from tests.unit.metadata.test_isr import alter, the_partition
+from tests.unit.metadata.test_reassignment import move
 
 
 def shown(machine: Machine) -> dict[tuple[str, ...], float]:
@@ -72,6 +76,26 @@ def test_elections_are_told_apart() -> None:
     assert counters.elections == {"in sync": 2, "eligible": 0, "unclean": 0}
     assert done(cluster.controller.unfence_broker(cluster.image, 2)) == []
     assert counters.elections == {"in sync": 2, "eligible": 1, "unclean": 0}
-    record = m.PartitionChangeRecord(topic_id=cluster.image.topic_ids["t"], partition_id=0, leader=1, isr=[1])
+    record = m.PartitionChangeRecord(
+        topic_id=cluster.image.topic_ids["t"], partition_id=0, leader=1, isr=[1], leader_recovery_state=RECOVERING
+    )
     assert done([(record, 2)]) == [1]
     assert counters.elections == {"in sync": 2, "eligible": 1, "unclean": 1}
+
+
+class Counted(Cluster):
+    counters = ControllerCounters()
+
+    def commit(self, records: list[Any]) -> None:
+        changed = [record for record in records if isinstance(record[0], m.PartitionChangeRecord)]
+        assert self.counters.note_elections(self.image, changed) == []
+        super().commit(records)
+
+
+def test_a_replica_that_a_move_has_brought_in_sync_is_elected_from_those_in_sync() -> None:
+    cluster = Counted(4)
+    cluster.answer(create(new_topic("t", -1, -1, (), [(0, [1, 2])])))
+    assert move(cluster, [3, 4]) == 0
+    assert alter(cluster, [1, 2, 3, 4]).error_code == Err.NEW_LEADER_ELECTED
+    assert the_partition(cluster).leader == 3
+    assert cluster.counters.elections == {"in sync": 1, "eligible": 0, "unclean": 0}
