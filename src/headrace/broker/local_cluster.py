@@ -7,6 +7,7 @@
 Used by `headrace up --brokers` and by tests; nothing here runs a node.
 """
 
+import errno
 import random
 import re
 import socket
@@ -187,6 +188,28 @@ def _check_new(folder: Path) -> None:
         raise LocalClusterError(f"{folder} holds the data of a single broker: choose another folder with --data")
     if any(folder.glob("node-*/" + META_PROPERTIES)):
         raise LocalClusterError(f"{folder} holds data of nodes whose .properties are missing")
+
+
+def refuse_taken_ports(folder: Path, wish: Wish) -> None:
+    """Raise LocalClusterError if somebody else listens where clients should find the cluster.
+
+    Said once, before anything is made or started, and not by every node.
+    """
+    found = find_cluster(folder.absolute())
+    if found is not None:
+        addresses = [(node.config.broker_listeners[0].host, node.port) for node in found.nodes.values() if node.port > 0]
+        hint = f"is this cluster running already? Its ports are in {found.folder}/node-*.properties"
+    else:
+        addresses = [(wish.host_of(1 + index), wish.port + index) for index in range(wish.brokers)] if wish.port else []
+        hint = "choose another with --port"
+    for host, port in addresses:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise LocalClusterError(f"cannot listen on {host}:{port}: address already in use; {hint}") from None
 
 
 def lay_out(folder: Path, wish: Wish) -> LocalCluster:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace import __version__
 from headrace.broker.local_cluster import PLACE_OPTIONS, LocalCluster, LocalNode
+from headrace.cli.dump.report import counted
 from headrace.client.admin import Admin
 from headrace.client.errors import ClientError
 from headrace.client.operations import Operations
@@ -116,7 +117,7 @@ class NodeProcess:
                 lines = log.read().decode(errors="replace").strip().splitlines()
         except OSError as error:
             return str(error)
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1].removeprefix("headrace: ") if lines else "it said nothing"
 
     async def stop(self) -> None:
         """In order: it hands over what it leads, flushes and closes."""
@@ -133,7 +134,9 @@ class NodeProcess:
             say(self.name, f"did not stop within {STOP_LIMIT_S:g} s and was killed", "red")
             self.kill()
             return
-        say(self.name, "stopped" if code == 0 else f"stopped with code {code}", "dim" if code == 0 else "red")
+        # One that has not come far enough to take over the signals is ended by them.
+        as_told = code == 0 or (code == -signal.SIGTERM and not self.was_ready)
+        say(self.name, "stopped" if as_told else f"stopped with code {code}", "dim" if as_told else "red")
 
     def kill(self) -> None:
         self._stopping = True
@@ -153,6 +156,7 @@ class Supervisor:
             more = [] if metrics_port is None else ["--metrics-port", str(metrics_port and metrics_port + index)]
             self.nodes.append(NodeProcess(node, [*arguments, *more]))
         self.leader = -1
+        self.voters: set[int] = set()
         self._began = time.monotonic()
         self._signals = 0
         self._stop = asyncio.Event()
@@ -163,7 +167,7 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled)
         count = len(self.nodes)
-        say("cluster", f"{self.cluster.cluster_id}: {count} brokers, data in {self.cluster.folder}")
+        say("cluster", f"{self.cluster.cluster_id}: {counted(count, 'broker')}, data in {self.cluster.folder}")
         environment = child_environment(os.environ)
         keepers = [asyncio.create_task(node.keep_running(environment)) for node in self.nodes]
         watcher = asyncio.create_task(self._watch())
@@ -192,11 +196,12 @@ class Supervisor:
         self._stop.set()
 
     async def _stop_all(self) -> None:
-        """One after the other, so that each can hand over; the quorum's leader last, since it decides to whom."""
+        """One after the other, so that each can hand over to others; those who decide to whom come last, and their
+        leader at the very end."""
         running = [node for node in self.nodes if node.is_running]
         if running and self._signals == 1:
             say("cluster", "stopping; Ctrl-C again ends everything at once")
-        for node in sorted(running, key=lambda node: node.node.node_id == self.leader):
+        for node in sorted(running, key=lambda node: (node.node.node_id in self.voters, node.node.node_id == self.leader)):
             await node.stop()
         for node in self.nodes:
             await node.stop()
@@ -209,7 +214,7 @@ class Supervisor:
         spent = time.monotonic() - self._began
         print(
             f"Headrace {__version__} ready on {self.cluster.bootstrap} "
-            f"(data in {self.cluster.folder}, {len(self.nodes)} nodes, started in {spent:.2f} s)",
+            f"(data in {self.cluster.folder}, {counted(len(self.nodes), 'node')}, started in {spent:.2f} s)",
             flush=True,
         )
         told: tuple[str, str] | None = None
@@ -231,9 +236,9 @@ class Supervisor:
         except (ClientError, OSError):
             self.leader = -1
             return "nobody leads", "red"
-        self.leader = quorum.leader_id
-        voters = ", ".join(str(voter.node_id) for voter in quorum.voters)
-        return f"node {quorum.leader_id} leads in epoch {quorum.leader_epoch}; {voters} vote", "cyan"
+        self.leader, self.voters = quorum.leader_id, {voter.node_id for voter in quorum.voters}
+        voters = ", ".join(map(str, sorted(self.voters)))
+        return f"node {quorum.leader_id} leads in epoch {quorum.leader_epoch}; {voters} vote{'s' * (len(self.voters) == 1)}", "cyan"
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:

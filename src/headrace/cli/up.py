@@ -128,7 +128,7 @@ def run_cluster(arguments: argparse.Namespace) -> int:
     import gc
     from pathlib import Path
 
-    from headrace.broker.local_cluster import LocalClusterError, Wish, open_cluster
+    from headrace.broker.local_cluster import LocalClusterError, Wish, open_cluster, refuse_taken_ports
     from headrace.cli.supervisor import supervise
 
     gc.enable()
@@ -141,11 +141,14 @@ def run_cluster(arguments: argparse.Namespace) -> int:
     try:
         # What is wrong with a setting is said once, here, and not by every node.
         BrokerConfig.load(overrides=dict(map(split_setting, arguments.settings)))
+        refuse_taken_ports(Path(arguments.data or DATA), wish)
         cluster = open_cluster(Path(arguments.data or DATA), wish)
+        if arguments.port and arguments.port not in {node.port for node in cluster.nodes.values()}:
+            raise LocalClusterError(f"--port {arguments.port}: {cluster.folder} has its ports already, as {cluster.bootstrap}; start it without --port")
     except (ConfigError, LocalClusterError) as error:
         return refuse(str(error))
     except OSError as error:
-        return refuse(f"cannot make a cluster in {error.filename or arguments.data or DATA}: {error.strerror}")
+        return refuse(f"cannot make a cluster in {error.filename or arguments.data or DATA}: {error.strerror}; choose another folder with --data")
     words = [word for setting in arguments.settings for word in ("--set", setting)]
     if arguments.verbose:
         words.append("--verbose")

@@ -1,10 +1,18 @@
 """A local cluster's folder: laid out once as one cluster, found again, grown, never made over other data."""
 
+import socket
 from pathlib import Path
 
 import pytest
 
-from headrace.broker.local_cluster import LocalClusterError, Wish, find_cluster, free_ports, open_cluster
+from headrace.broker.local_cluster import (
+    LocalClusterError,
+    Wish,
+    find_cluster,
+    free_ports,
+    open_cluster,
+    refuse_taken_ports,
+)
 from headrace.config import parse_properties
 from headrace.quorum.snapshots import SnapshotId, decode_snapshot
 from headrace.storage.checkpoints import MetaProperties
@@ -109,6 +117,20 @@ def test_nodes_without_options_are_not_taken_for_new(tmp_path):
         node.properties.unlink()
     with pytest.raises(LocalClusterError, match=r"\.properties are missing"):
         open_cluster(tmp_path, Wish(2, port=0))
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_made(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(LocalClusterError, match=f"127.0.0.1:{port}: address already in use; choose another"):
+            refuse_taken_ports(tmp_path / "new", Wish(1, port=port))
+        assert not (tmp_path / "new").exists()
+        open_cluster(tmp_path / "old", Wish(1, port=port))
+        with pytest.raises(LocalClusterError, match="is this cluster running already"):
+            refuse_taken_ports(tmp_path / "old", Wish(1, port=port))
+    refuse_taken_ports(tmp_path / "old", Wish(1, port=port))
 
 
 def test_free_ports_differ():
