@@ -35,6 +35,8 @@ class Options:
     acks: int = -1
     batch_records_max: int = 8
     value_bytes_max: int = 300
+    own_keys: bool = False
+    """Each record has a key of its own, so that compaction takes none away."""
     pause_s_max: float = 0.02
     connect_timeout_s: float = 1.0
     request_timeout_s: float = 3.0
@@ -88,7 +90,7 @@ class Workload:
                 await identity.ask(cluster)
             now_ms = self.clock.wall_ms()
             batch = build_batch(
-                [Record(0, now_ms, b"key", value) for value in values],
+                [Record(0, now_ms, value if options.own_keys else b"key", value) for value in values],
                 producer_id=identity.producer_id,
                 producer_epoch=identity.producer_epoch,
                 base_sequence=identity.next_sequence(partition, len(values)),
