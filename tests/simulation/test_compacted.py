@@ -23,7 +23,7 @@ async def _scenario(world: World) -> Result:
     dice = world.dice("scenario")
     cluster = SimCluster(world, settings=SETTINGS)
     await cluster.start()
-    options = Options(partitions=2, pause_s_max=0.01, value_bytes_max=60, own_keys=True)
+    options = Options(partitions=2, pause_s_max=0.03, value_bytes_max=60, own_keys=True)
     configs = {
         "cleanup.policy": "compact",
         "internal.segment.bytes": dice.choice(("1500", "4000")),
@@ -31,8 +31,8 @@ async def _scenario(world: World) -> Result:
     }
     await create(cluster.bootstrap, options.topic, options.partitions, 3, configs)
     workload = Workload(cluster.bootstrap, world.dice("workload"), SimClock(world.loop), options)
-    async with clients(workload, 4):
-        for _ in range(dice.randint(2, 5)):
+    async with clients(workload, 3):
+        for _ in range(dice.randint(1, 4)):
             await asyncio.sleep(dice.random() * 2)
             await cluster.strike(dice, KINDS)
     await cluster.calm(options.topic)
@@ -43,7 +43,7 @@ async def _scenario(world: World) -> Result:
 
 def check_seeds(seeds: range, time_box_s: float) -> None:
     acknowledged = 0
-    for seed in seeds_within(time_box_s, seeds, at_least=2):
+    for seed in seeds_within(time_box_s, seeds, at_least=1):
         result = run(seed)
         result.assert_good(seed)
         acknowledged += result.did["acknowledged"]
@@ -51,7 +51,7 @@ def check_seeds(seeds: range, time_box_s: float) -> None:
 
 
 def test_nothing_is_lost_whatever_strikes_compacted_topics() -> None:
-    check_seeds(range(100), 4.0)
+    check_seeds(range(100), 5.0)
 
 
 @pytest.mark.soak
