@@ -84,10 +84,10 @@ class Volatile:
 
 
 class Next(NamedTuple):
-    """What a group will be: its epoch, and whether all its members will subscribe to the same topics."""
+    """What a group will be: its epoch, and whether all its members will subscribe to the same topics (None: as now)."""
 
     epoch: int
-    homogeneous: bool
+    homogeneous: bool | None
 
 
 class RegexChange(NamedTuple):
@@ -156,17 +156,15 @@ class Decisions:
             else:
                 resolved = True
         if unknown or group.regexes:
-            regexes = dict(group.regexes)
-            for regex, by in ((old, -1), (new, 1)):
-                if regex:
-                    regexes[regex] = regexes.get(regex, 0) + by
-            wanted = {regex for regex, members in regexes.items() if members > 0}
-            self._maybe_resolve(group, wanted, unknown, now_ms, out)
+            # Every heartbeat comes here, and a group may have as many patterns as members: none is looked at.
+            gone = old if old != new and group.regexes.get(old) == 1 else None
+            self._maybe_resolve(group, new if unknown else None, gone, now_ms, out)
         return RegexChange(old != new, resolved)
 
     def _maybe_resolve(
-        self, group: ConsumerGroup, regexes: set[str], unknown: bool, now_ms: int, out: Outcome
+        self, group: ConsumerGroup, unknown: str | None, gone: str | None, now_ms: int, out: Outcome
     ) -> None:
+        """`unknown` and `gone`: the pattern that comes and the one that goes with this decision."""
         volatile = self.volatile_of(group.group_id)
         if volatile.resolution is not None and now_ms < volatile.resolution_started_ms + RESOLUTION_LOST_MS:
             return
@@ -175,14 +173,16 @@ class Decisions:
         set_back = last_ms > now_ms  # the clock, since then
         if not set_back and now_ms <= last_ms + REGEX_REFRESH_MIN_MS:
             return
+        wanted = len(group.regexes) + (unknown is not None) - (gone is not None)
         due = (
-            unknown
-            or len(regexes) != len(group.resolved)
+            unknown is not None
+            or wanted != len(group.resolved)
             or (0 if last is None else last.version) < self.topics_version
             or set_back
             or now_ms > last_ms + self.state.config.consumer_regex_refresh_interval_ms
         )
-        if due and regexes:
+        if due and wanted:
+            regexes = {*group.regexes, unknown or ""} - {gone, ""}
             volatile.resolution = Resolution(self.state.image, regexes, now_ms, self.state.note)
             volatile.resolution_started_ms = now_ms
             out.timers.append(Timer((REGEX, group.group_id), 0))
@@ -225,7 +225,7 @@ class Decisions:
         """The group's epoch moves when a subscription changed or a topic did."""
         volatile = self.volatile_of(group.group_id)
         if not bump and not volatile.metadata_expired(group.epoch, now_ms):
-            return Next(group.epoch, group.is_homogeneous())
+            return Next(group.epoch, None)
         topics, regexes = self._with_member(group, member, updated)
         metadata_hash = self.hashes.of(self.state.image, topics)
         new = updated.member_id not in group.members.live and group.static_member(updated.instance_id) is None
@@ -272,7 +272,8 @@ class Decisions:
         }
         assign = ASSIGNORS[self._preferred_assignor(group, member, updated)]
         # The counts behind `coming` miss a member that joins with a pattern nobody has resolved yet, or with nothing.
-        homogeneous = coming.homogeneous and len({spec.topic_ids for spec in specs.values()}) == 1
+        homogeneous = group.is_homogeneous() if coming.homogeneous is None else coming.homogeneous
+        homogeneous = homogeneous and len({spec.topic_ids for spec in specs.values()}) == 1
         targets = assign(specs, counts, homogeneous)
         for member_id in sorted(specs):
             target = targets.get(member_id, NO_ASSIGNMENT)

@@ -13,6 +13,7 @@ from headrace.metadata.image import Image, Topic
 
 WORK_PER_SLICE = 50_000
 """Automaton steps between two turns of the loop: a few milliseconds."""
+COMPILED_PER_SLICE = 16
 WORK_MAX = 20_000_000
 WORK_PER_TOPIC_MAX = 1_000
 """Together the most steps one pattern may take. Only patterns made for the purpose come near."""
@@ -148,7 +149,11 @@ class Resolution:
         }
 
     def _run(self, image: Image) -> Iterator[None]:
-        patterns = self._compiled()
+        patterns: list[TopicPattern] = []
+        for number, regex in enumerate(self._found, 1):
+            patterns += self._compiled(regex)
+            if number % COMPILED_PER_SLICE == 0:
+                yield
         work_max = WORK_MAX + WORK_PER_TOPIC_MAX * len(image.topic_ids)
         until = WORK_PER_SLICE
         for name in image.topic_ids:
@@ -167,12 +172,10 @@ class Resolution:
                 until -= pattern.work
             yield
 
-    def _compiled(self) -> list[TopicPattern]:
-        patterns = []
-        for regex in self._found:
-            try:
-                patterns.append(TopicPattern(regex))
-            except KafkaError as e:
-                # Checked when the member sent it; another broker, or an earlier version, may have been less strict.
-                self._note(f"ignored a regular expression: {e.message}")
-        return patterns
+    def _compiled(self, regex: str) -> list[TopicPattern]:
+        try:
+            return [TopicPattern(regex)]
+        except KafkaError as e:
+            # Checked when the member sent it; another broker, or an earlier version, may have been less strict.
+            self._note(f"ignored a regular expression: {e.message}")
+            return []

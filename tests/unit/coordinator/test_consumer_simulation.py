@@ -6,6 +6,7 @@ another. When the trouble ends: everything is assigned once, evenly, and nothing
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -250,3 +251,42 @@ def test_a_heartbeat_without_news_writes_nothing() -> None:
         assert outcome.response.assignment is None
         assert outcome.response.member_epoch == member.epoch
     assert len(world.driver.log) == written and set(world.driver.timers) == timers
+
+
+class Unseen(dict[Any, Any]):
+    """Looked up in, never walked through."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("looked at all of them")
+
+    keys = values = items = __iter__  # type: ignore[assignment]
+
+
+def test_a_heartbeat_costs_the_same_however_much_the_group_subscribes_to() -> None:
+    driver = Driver(ShardConfig(consumer_assignment_interval_ms=0))
+    driver.run(driver.shard.on_metadata(make_image(1, {f"t{number}": (number + 1, 1) for number in range(50)}), 0))
+    for number in range(20):
+        request = m.ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id=f"m{number}", rebalance_timeout_ms=60_000, topic_partitions=[],
+            subscribed_topic_names=[f"t{number}"], subscribed_topic_regex=f"t{number}.*",
+        )  # fmt: skip
+        driver.ask(f"m{number}", "consumer_group_heartbeat", request, 1)
+    driver.elapse(20_000)
+    for _ in range(2):
+        for number in range(20):
+            beat(driver, f"m{number}")
+        driver.elapse(20_000)
+    group = driver.shard.state.groups.get("g")
+    assert isinstance(group, ConsumerGroup) and len(group.resolved) == 20
+    group.topics, group.regexes = Unseen(group.topics), Unseen(group.regexes)
+    for number in range(20):
+        beat(driver, f"m{number}")
+
+
+def beat(driver: Driver, member_id: str) -> None:
+    group = driver.shard.state.groups.get("g")
+    assert isinstance(group, ConsumerGroup)
+    request = m.ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id=member_id, member_epoch=group.member(member_id).epoch
+    )
+    assert driver.ask(member_id, "consumer_group_heartbeat", request, 1).response.error_code == Err.NONE
