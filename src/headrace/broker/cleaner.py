@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.broker.partition import Partition
-from headrace.storage.checkpoints import CLEANER_OFFSETS, TopicPartition, decode_offsets, encode_offsets
+from headrace.storage.checkpoints import CLEANER_OFFSETS, TopicPartition, encode_offsets
 from headrace.storage.compaction import (
     Cleaned,
     CompactionFailed,
@@ -75,11 +75,7 @@ class Cleaner:
     def _load(self, log_dirs: Iterable[LogDir]) -> None:
         self._loaded = True
         for log_dir in log_dirs:
-            try:
-                data = self._runtime.disk.read_bytes(f"{log_dir.path}/{CLEANER_OFFSETS}")
-                self._checkpoints.update(decode_offsets(data))
-            except (OSError, ValueError):
-                continue  # without it everything counts as dirty, which only costs time
+            self._checkpoints.update(log_dir.cleaned)
 
     def _filthiest(self) -> tuple[Partition, Dirty] | None:
         now_ms = self._runtime.clock.wall_ms()

@@ -17,6 +17,7 @@ from headrace.replication.producers import ProducerStates
 from headrace.storage.checkpointing import CheckpointFiles, DirCheckpoint
 from headrace.storage.checkpoints import (
     CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOCK,
     LOG_STARTS,
@@ -70,6 +71,8 @@ class LogDir:
     logs: set[Log] = field(default_factory=set)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     """As checkpointed by the last life."""
+    cleaned: dict[TopicPartition, int] = field(default_factory=dict)
+    """How far the last life had compacted each log: only what is committed is."""
     checkpointed: "dict[TopicPartition, _ToLoad]" = field(default_factory=dict)
     """Every log that the last life has left a line about."""
     unopened: "dict[TopicPartition, _ToLoad]" = field(default_factory=dict)
@@ -101,6 +104,15 @@ class _ToLoad(NamedTuple):
     def vouched_end(self) -> int:
         """The last life had everything below it on its disk, or knew it to be committed."""
         return max(self.recovery_point, self.log_dir.high_watermarks.get(self.partition, 0))
+
+    @property
+    def committed(self) -> int | None:
+        """What the last life knew to be committed, if it has left a line about it.
+
+        Apache Kafka compacts what it has not checkpointed as committed yet, and then notes how far it has come.
+        """
+        marks = (self.log_dir.high_watermarks.get(self.partition), self.log_dir.cleaned.get(self.partition))
+        return max((mark for mark in marks if mark is not None), default=None)
 
 
 def _unknown(item: _ToLoad) -> _ToLoad:
@@ -264,8 +276,8 @@ class LogManager:
         """Checkpoints of logs whose folder is in no dir: deleted a moment before a crash, or gone by another hand."""
         for log_dir in self.live_dirs():
             for partition, item in log_dir.checkpointed.items():
-                if partition not in found and item.vouched_end > item.log_start:
-                    self.missing[partition] = item
+                if partition not in found:
+                    self.missing[partition] = item if item.vouched_end > item.log_start else _unknown(item)
 
     def _survey(self, log_dir: LogDir) -> "list[_ToLoad]":
         """What there is to load, and whether the last life ended in order. Its mark is gone from here on."""
@@ -281,6 +293,7 @@ class LogManager:
         recovery_points = self._read_offsets(log_dir, RECOVERY_POINTS)
         log_starts = self._read_offsets(log_dir, LOG_STARTS)
         log_dir.high_watermarks = self._read_offsets(log_dir, HIGH_WATERMARKS)
+        log_dir.cleaned = self._read_offsets(log_dir, CLEANER_OFFSETS)
         log_dir.checkpoints.loaded(recovery_points, log_starts, log_dir.high_watermarks)
 
         def item(partition: TopicPartition) -> _ToLoad:
@@ -331,7 +344,7 @@ class LogManager:
             # Safe to do without: recovery then looks at everything.
             self.notes.append(f"{log_dir.path}/{name} is unreadable ({error}), going on without it")
             log_dir.clean = log_dir.clean and name != RECOVERY_POINTS
-        log_dir.forgetful = log_dir.forgetful or name != LOG_STARTS
+        log_dir.forgetful = log_dir.forgetful or name not in (LOG_STARTS, CLEANER_OFFSETS)
         return {}
 
     def _load_log(self, item: "_ToLoad", now_ms: int) -> None:
@@ -348,7 +361,7 @@ class LogManager:
                 clean=item.log_dir.clean,
                 recovery_point=item.recovery_point,
                 log_start=item.log_start,
-                committed=item.log_dir.high_watermarks.get(item.partition),
+                committed=item.committed,
                 now_ms=now_ms,
                 pool=self.pool,
                 producers=ProducerStates(verify_transactions=self.verify_transactions),

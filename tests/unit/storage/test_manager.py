@@ -353,3 +353,27 @@ def test_a_log_that_could_not_be_opened_is_not_called_closed_in_order(disk: Memo
     again = third.get("t", 1)
     assert again is not None and not again.recovery.clean
     assert (again.log_start_offset, again.end_offset) == (3, 5)
+
+
+def test_a_gap_below_what_was_compacted_is_no_lost_end(disk: MemoryDisk) -> None:
+    """Apache Kafka compacts before it has checkpointed what is committed; killed then, it has lost nothing."""
+    config = LogConfig(segment_bytes=500, compact=True, delete=False)
+    first = manager(disk, config_of=lambda topic: config)
+    log = first.create("t", 0, TOPIC_ID, 1000)
+    while len(log.segments) < 4:
+        append(log, 1, size=40)
+    end_offset, bases = log.end_offset, [segment.base_offset for segment in log.segments]
+    log.flush()
+    put(disk, "/a/replication-offset-checkpoint", b"0\n1\nt 0 1\n")
+    disk.open(f"/a/t-0/{bases[1]:020}.log").truncate(0)
+    disk.kill()
+    cut = disk.fork()
+    assert reopened(cut, config) == list(range(bases[1])), "for all that is known, the power took the rest"
+    put(disk, "/a/cleaner-offset-checkpoint", b"0\n1\nt 0 %d\n" % bases[3])
+    assert reopened(disk, config) == [*range(bases[1]), *range(bases[2], end_offset)]
+
+
+def reopened(disk: MemoryDisk, config: LogConfig) -> list[int]:
+    found = manager(disk, config_of=lambda topic: config).get("t", 0)
+    assert found is not None
+    return offsets(read_all(found))
