@@ -5,7 +5,9 @@ as well. Records come as the broker sent them; `columnar` takes them apart.
 """
 
 import asyncio
+import mmap
 from collections.abc import Iterator
+from contextlib import suppress
 from struct import Struct
 from typing import Any
 
@@ -18,11 +20,14 @@ from headrace.errors import Err
 from headrace.records.layout import HEADER_BYTES, LENGTH_MIN, LOG_OVERHEAD, Buffer, read_header
 
 FETCH_BYTES = 8 << 20
-FIRST_BYTES = 1 << 20
-"""Asked for first, so that the first rows need not wait for many others."""
+FIRST_BYTES = 256 << 10
+"""Asked for first, so that the first rows need not wait for many others; then more and more, since who wanted only those
+must not have paid for many."""
+GROWTH = 4
 FETCH_BYTES_MAX = 512 << 20
 MAX_WAIT_MS = 500
 
+HUGE_PAGE_BYTES = 2 << 20
 ROOM_STEP = 1 << 16
 """Answers that are asked for with one size differ by a few bytes; the room of each should do for all."""
 
@@ -90,7 +95,7 @@ class RangeFetcher:
             behind = end_of(got.records)
             if behind > self.position:
                 self.answer_start, self.position = self.position, behind
-                self._fetch_bytes = max(self._fetch_bytes, self._fetch_bytes_later)
+                self._fetch_bytes = max(self._fetch_bytes, min(self._fetch_bytes * GROWTH, self._fetch_bytes_later))
                 if behind < self._end_offset:
                     self._under_way = asyncio.create_task(self._fetch(behind))
                 return got
@@ -135,7 +140,7 @@ class RangeFetcher:
         """Only a piece of a batch came: it is larger than was asked for, and this broker sends no more than that."""
         if self._fetch_bytes >= FETCH_BYTES_MAX:
             raise ClientError(f"{self._topic}-{self._partition}: a batch of over {self._fetch_bytes} bytes at {self.position}")
-        self._fetch_bytes *= 4
+        self._fetch_bytes *= GROWTH
 
     async def _check_bounds(self, got: Fetched, deadline: float) -> None:
         """Nothing came though the range goes on: wait for a log that is catching up, give up on one that ends before."""
@@ -179,18 +184,27 @@ class Rooms:
     """Memory that answers are read into, used again and again: fresh memory costs more than what is read into it."""
 
     def __init__(self) -> None:
-        self._free: list[bytearray] = []
+        self._free: list[mmap.mmap] = []
 
     def take(self, size: int) -> memoryview:
         while self._free:
             if len(room := self._free.pop()) >= size:
                 return memoryview(room)[:size]
-        return memoryview(bytearray(-(-size // ROOM_STEP) * ROOM_STEP))[:size]
+        return memoryview(_room(-(-size // ROOM_STEP) * ROOM_STEP))[:size]
 
     def give_back(self, part: Buffer) -> None:
         """Of what was taken, or of anything else, which is left alone."""
-        if isinstance(part, memoryview) and isinstance(part.obj, bytearray):
+        if isinstance(part, memoryview) and isinstance(part.obj, mmap.mmap):
             self._free.append(part.obj)
+
+
+def _room(size: int) -> mmap.mmap:
+    """Not a bytearray, which writes zeros to all of it at first; in a few large pages, where the system has them."""
+    room = mmap.mmap(-1, size)
+    if size >= HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):
+            room.madvise(mmap.MADV_HUGEPAGE)
+    return room
 
 
 class BlockingFetcher:

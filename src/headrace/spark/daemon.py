@@ -3,21 +3,29 @@
 `spark.python.daemon.module=headrace.spark.daemon`. Without it everything works the same, a second later per worker.
 """
 
+import gc
 import sys
+from collections.abc import MutableMapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
+from zipimport import zipimporter
 
 TASKS = "pyspark.worker"
 
 NEEDED = ("headrace.spark.datasource", "headrace.spark.source")
 NEEDED_BY_TASKS = (
+    "headrace.spark.sink",
     # Where Spark keeps the functions that tasks of Python sources and sinks are.
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.sql.worker.write_into_data_source",
     # Spark's own path for Arrow batches wants pandas, whether anything is a DataFrame or not.
     "pyarrow.pandas_compat",
+    "pyarrow.vendored.version",
     "pandas",
 )
+ASKED_BY_TASKS = ("API_VERSIONS", "METADATA", "FETCH", "INIT_PRODUCER_ID", "PRODUCE")
+"""What tasks send to brokers: each message is compiled for the version that is newest here, which most brokers speak."""
 
 
 def use_compiled(path: list[str]) -> None:
@@ -32,6 +40,16 @@ def use_compiled(path: list[str]) -> None:
             path.remove(archive)
 
 
+def forget_archives(importers: MutableMapping[str, Any]) -> None:
+    """Take importers of zip files out of Python's cache of them; one that is still needed is made anew from what is known.
+
+    The first task of a worker has Python look at all folders again, and of each zip file in the cache, and of each folder
+    in it, that reads the whole table of contents: a tenth of a second.
+    """
+    for path in [path for path, importer in importers.items() if isinstance(importer, zipimporter)]:
+        del importers[path]
+
+
 def preload(worker_module: str) -> None:
     """What the workers of a kind are about to need. Nothing here starts a thread: a fork would leave it behind.
 
@@ -44,7 +62,11 @@ def preload(worker_module: str) -> None:
         for name in NEEDED_BY_TASKS:
             import_module(name)
         from headrace.client.columnar import native
+        from headrace.protocol.api import API, ApiKey
 
+        for api in (API[ApiKey[name]] for name in ASKED_BY_TASKS):
+            api.request.encoder(api.latest_stable)
+            api.response.decoder(api.latest_stable)
         if native.is_ready():
             native.load()
 
@@ -54,4 +76,8 @@ if __name__ == "__main__":
     from pyspark.daemon import manager
 
     preload(sys.argv[1] if len(sys.argv) > 1 else TASKS)
+    forget_archives(sys.path_importer_cache)
+    # Spark has workers collect garbage behind every task: what is here already never is any, and looking at it would take
+    # longer than many a task, and give each worker a copy of it.
+    gc.freeze()
     manager()

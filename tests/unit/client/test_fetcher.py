@@ -217,11 +217,11 @@ def test_large_answers_are_read_into_the_same_memory() -> None:
     assert rooms <= 4
 
 
-def test_little_is_asked_for_first_and_then_much() -> None:
+def test_little_is_asked_for_first_and_then_more_and_more() -> None:
     found, broker = play(from_log)
     assert found == list(range(100))
     sizes = [request.topics[0].partitions[0].partition_max_bytes for key, _, request in broker.seen if key is ApiKey.FETCH]
-    assert sizes == [FIRST_BYTES] + [FETCH_BYTES] * 4
+    assert sizes == [FIRST_BYTES, 4 * FIRST_BYTES, 16 * FIRST_BYTES, FETCH_BYTES, FETCH_BYTES]
 
 
 def test_the_end_of_what_came() -> None:

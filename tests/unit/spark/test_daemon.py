@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+import zipfile
+from zipimport import zipimporter
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs headrace[spark]")
 
-from headrace.spark.daemon import use_compiled
+from headrace.spark.daemon import forget_archives, use_compiled
 
 
 def test_the_package_is_taken_instead_of_its_copy_in_a_zip_file(tmp_path) -> None:
@@ -34,9 +36,37 @@ def test_workers_are_forked_with_their_own_module_and_without_threads() -> None:
         "assert threading.active_count() == 1, threading.enumerate()\n"
         "import pyspark.worker\n"
         "from pyspark.sql.worker import plan_data_source_read, write_into_data_source\n"
-        "from headrace.spark import datasource, reader, source\n"
+        "from headrace.spark import datasource, reader, sink, source\n"
         "import pandas\n"
         "print(sorted(set(sys.modules) - before))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_importers_of_zip_files_are_forgotten(tmp_path) -> None:
+    with zipfile.ZipFile(tmp_path / "one.zip", "w") as archive:
+        archive.writestr("inside/__init__.py", "")
+    path = str(tmp_path / "one.zip")
+    folder = object()
+    importers = {path: zipimporter(path), f"{path}/inside": zipimporter(f"{path}/inside"), "/folder": folder, "/none": None}
+    forget_archives(importers)
+    assert importers == {"/folder": folder, "/none": None}
+
+
+def test_messages_of_tasks_are_compiled_before_the_fork() -> None:
+    program = (
+        "from headrace.spark.daemon import preload\n"
+        "preload('pyspark.worker')\n"
+        "import builtins\n"
+        "def compile(*arguments):\n"
+        "    raise AssertionError(arguments)\n"
+        "builtins.compile = compile\n"
+        "from headrace.protocol import messages as m\n"
+        "from headrace.protocol.api import API, ApiKey\n"
+        "from headrace.protocol.frames import encode_request\n"
+        "for key, body in ((ApiKey.FETCH, m.FetchRequest()), (ApiKey.METADATA, m.MetadataRequest())):\n"
+        "    encode_request(API[key], API[key].latest_stable, 1, 'x', body)\n"
+        "API[ApiKey.FETCH].response.decoder(API[ApiKey.FETCH].latest_stable)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
