@@ -341,6 +341,8 @@ class LogManager:
         except FileNotFoundError:
             pass
         except CorruptCheckpoint as error:
+            if name == CLEANER_OFFSETS:
+                return {}  # Apache Kafka leaves it empty until it has cleaned something
             # Safe to do without: recovery then looks at everything.
             self.notes.append(f"{log_dir.path}/{name} is unreadable ({error}), going on without it")
             log_dir.clean = log_dir.clean and name != RECOVERY_POINTS
