@@ -18,6 +18,8 @@ LAG_INTERVAL_MS = 250
 FLUSH_CHECK_MS = 500
 METADATA_CHECK_MS = 10_000
 IDLE_CHECK_MS = 10_000
+NEW_LOGS_MS = 250
+"""How soon new logs get a line in the checkpoints, by which a later start would miss them: some at a time."""
 SHRINK_AFTER_MS = 30_000
 """Idle this long, a connection gives back the buffer that a burst needed."""
 
@@ -109,6 +111,15 @@ class Maintenance:
         self._runtime.loop.call_later(
             delay_ms / 1000, lambda: self._runtime.run_in_thread(logs.remove_folder, folder)
         )
+
+    def checkpoint_soon(self) -> None:
+        """There is a new log."""
+        if not self._stopped and "new logs" not in self._timers:
+            self._timers["new logs"] = self._runtime.loop.call_later(NEW_LOGS_MS / 1000, self._checkpoint_new)
+
+    def _checkpoint_new(self) -> None:
+        del self._timers["new logs"]
+        self._broker.spawn(self._checkpoint())
 
     async def _checkpoint(self) -> None:
         plan = self._broker.logs.checkpoint_plan(self._broker.node.high_watermarks())

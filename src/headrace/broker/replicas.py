@@ -419,10 +419,12 @@ class Replicas:
                 self._unassigned[change.topic_id, index] = LOST_DIRECTORY
             return None
         try:
-            return logs.create(
+            log = logs.create(
                 topic, index, change.topic_id, self._broker.runtime.clock.wall_ms(),
                 directory_id=directory if directory in known else None,
             )  # fmt: skip
+            self._broker.maintenance.checkpoint_soon()
+            return log
         except OSError as error:
             logger.error("cannot create %s-%d: %s", topic, index, error)
             if error.errno in NO_SPACE:

@@ -1,7 +1,8 @@
 """Writes the offset checkpoints of one log dir. Plans are taken on the loop and run in threads, in any order.
 
 A checkpoint is kept by partition name, and a name can be given to another log. `names` says whether a line of an
-earlier one may still be on the disk: then it has to go before the new log has anything to lose.
+earlier one may still be on the disk: then it has to go before the new log has anything to lose. Whoever has a line has
+a folder that outlives a power cut: where it is not found, somebody has removed it.
 """
 
 from collections.abc import Mapping
@@ -45,9 +46,10 @@ class CheckpointFiles:
     ) -> "DirCheckpoint":
         """On the loop: all three files as they should be now."""
         self._number += 1
+        on_disk = self._lines.get(self._written, frozenset())
         for number in [number for number in self._lines if number < self._written]:
             del self._lines[number]
-        self._lines[self._number] = frozenset().union(recovery_points, log_starts, high_watermarks)
+        lines = self._lines[self._number] = frozenset().union(recovery_points, log_starts, high_watermarks)
         files = [
             (f"{self._folder}/{name}", encode_offsets(offsets))
             for name, offsets in (
@@ -56,13 +58,15 @@ class CheckpointFiles:
                 (HIGH_WATERMARKS, high_watermarks),
             )
         ]
-        return DirCheckpoint(self, self._number, files)
+        return DirCheckpoint(self, self._number, files, not lines <= on_disk)
 
-    def write(self, number: int, files: list[tuple[str, bytes]]) -> None:
+    def write(self, number: int, files: list[tuple[str, bytes]], has_new: bool) -> None:
         """One at a time: two writers would share a temporary file, and the slower one would undo the other."""
         with self._lock:
             if number < self._written:
                 return
+            if has_new:
+                self._disk.sync_dir(self._folder)  # the folders of those that get a line now
             for path, data in files:
                 self._disk.replace_bytes(path, data)
             self._written = number
@@ -71,13 +75,14 @@ class CheckpointFiles:
 class DirCheckpoint:
     """A log dir's checkpoints as of one moment."""
 
-    __slots__ = ("_data", "_files", "_number")
+    __slots__ = ("_data", "_files", "_has_new", "_number")
 
-    def __init__(self, files: CheckpointFiles, number: int, data: list[tuple[str, bytes]]) -> None:
+    def __init__(self, files: CheckpointFiles, number: int, data: list[tuple[str, bytes]], has_new: bool) -> None:
         self._files = files
         self._number = number
         self._data = data
+        self._has_new = has_new
 
     def run(self) -> None:
         """Blocking. Returns once this or a later one is on the disk."""
-        self._files.write(self._number, self._data)
+        self._files.write(self._number, self._data, self._has_new)
