@@ -9,6 +9,7 @@ import confluent_kafka as confluent
 import pytest
 
 from tests.compat.process import HeadraceProcess
+from tests.compat.raw import Connection
 from tests.groups.harness import QUICK, committed, create_topic, describe, lag, quiet_producer
 from tests.reference.apache import ApacheKafka, Unavailable, dump_log, run_tool
 
@@ -71,6 +72,23 @@ def test_kafkas_group_tool_describes_resets_and_deletes(broker: HeadraceProcess,
     }  # fmt: skip
     run_tool(TOOL, *ask, "--delete")
     assert group not in run_tool(TOOL, "--bootstrap-server", broker.bootstrap, "--list").split()
+
+
+def test_kafkas_config_tool_gives_a_group_intervals_of_its_own(broker: HeadraceProcess) -> None:
+    create_topic(broker.bootstrap, "paced", 1)
+    joining = {"member_id": "m", "rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["paced"], "topic_partitions": []}
+
+    def interval_ms(connection: Connection, group: str) -> int:
+        answer = connection.ask("ConsumerGroupHeartbeat", 1, {"group_id": group, "member_epoch": 0, **joining})
+        assert answer.error_code == 0, answer
+        return int(answer.heartbeat_interval_ms)
+
+    with Connection(broker.port) as connection:
+        assert connection.ask("FindCoordinator", 3, {"key": "paced"}).error_code == 0
+        before = interval_ms(connection, "paced")
+        change = ("--alter", "--add-config", f"consumer.heartbeat.interval.ms={before + 111}")
+        run_tool("kafka.admin.ConfigCommand", "--bootstrap-server", broker.bootstrap, "--entity-type", "groups", "--entity-name", "paced", *change)
+        assert (interval_ms(connection, "paced"), interval_ms(connection, "other")) == (before + 111, before)
 
 
 @pytest.fixture(scope="module")
