@@ -1,14 +1,17 @@
 import errno
 import random
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 from headrace.config import LogConfig
+from headrace.storage.checkpointing import CheckpointFiles
 from headrace.storage.checkpoints import MetaProperties
 from headrace.storage.files import RealDisk
 from headrace.storage.manager import LogDirError, LogManager
 from headrace.testing.simulator.disk import MemoryDisk
+from headrace.testing.simulator.faults import PowerCut
 from headrace.testing.simulator.pages import CrashMode
 
 from .helpers import append, offsets, read_all
@@ -377,3 +380,36 @@ def reopened(disk: MemoryDisk, config: LogConfig) -> list[int]:
     found = manager(disk, config_of=lambda topic: config).get("t", 0)
     assert found is not None
     return offsets(read_all(found))
+
+
+def test_a_log_that_is_named_and_gone_is_missed_though_nobody_can_tell_what_it_had(disk: MemoryDisk) -> None:
+    first = manager(disk)
+    first.create("t", 0, TOPIC_ID, 1000)
+    first.checkpoint_plan({("t", 0): 0}).run()
+    disk.kill()
+    disk.remove_tree("/a/t-0")
+    second = manager(disk)
+    assert not second.missing["t", 0].is_known
+    assert second.whole_since() == -1
+
+
+@pytest.mark.parametrize("mode", CrashMode)
+def test_who_has_a_line_has_a_folder_whenever_the_power_goes(disk: MemoryDisk, mode: CrashMode) -> None:
+    """Else a power cut would look like a folder that somebody has removed."""
+    first = manager(disk)
+    first.checkpoint_plan({}).run()
+    disk.sync_all()
+    first.create("t", 0, TOPIC_ID, 1000)
+    named = 0
+    for cut in range(20):
+        for seed in range(5):
+            here = disk.fork()
+            files = CheckpointFiles(here, "/a")
+            here.cut_after(cut)
+            with suppress(PowerCut):
+                files.plan({("t", 0): 0}, {}, {("t", 0): 0}).run()
+            here.crash(random.Random(f"{cut} {seed}"), mode)
+            if b"t 0" in here.read_bytes("/a/recovery-point-offset-checkpoint"):
+                named += 1
+                assert here.exists("/a/t-0"), (cut, seed)
+    assert named
