@@ -104,6 +104,19 @@ def test_bad_specs_and_commands_end_at_once_and_say_why(tmp_path: Path, here: Ca
     assert "nothing runs" in here("list")
 
 
+def test_files_that_cannot_be_read_or_written_are_told_in_a_line(tmp_path: Path, here: Callable[..., str]) -> None:
+    (tmp_path / "file").touch()
+    assert here("init", "file", code=1) == "headrace: file: File exists\n"
+    here("init", "shop")
+    assert "--graph g.png: write a name that ends in .svg" in here("dry-run", "shop", "--no-spark", "--graph", "g.png", code=2)
+    assert "none/g.svg: No such file" in here("dry-run", "shop", "--no-spark", "--graph", "none/g.svg", code=1)
+    sql = tmp_path / "shop" / "sql" / "per_minute.sql"
+    sql.write_bytes(b"SELECT 1\n-- gr\xfc\xdfe\n")
+    assert "per_minute.sql:2: this is not written in UTF-8" in here("dry-run", "shop", "--no-spark", code=2)
+    (tmp_path / "shop" / "pipeline.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "pipeline.yaml:1: this is not written in UTF-8" in here("dry-run", "shop", "--no-spark", code=2)
+
+
 def test_a_place_without_spark_is_told_before_spark_starts(here: Callable[..., str], tmp_path: Path) -> None:
     here("init", "shop")
     spec = tmp_path / "shop" / "pipeline.yaml"

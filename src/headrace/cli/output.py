@@ -56,13 +56,13 @@ def with_admin(bootstrap: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) 
     return asyncio.run(connected())
 
 
-def pairs(settings: Sequence[str]) -> dict[str, str]:
+def pairs(settings: Sequence[str], option: str = "--set", example: str = "retention.ms=3600000") -> dict[str, str]:
     """`name=value` texts as a map."""
     found = {}
     for text in settings:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise ClientError(f"--set {text}: write --set NAME=VALUE, such as --set retention.ms=3600000")
+            raise ClientError(f"{option} {text}: write {option} NAME=VALUE, such as {option} {example}")
         found[name.strip()] = value.strip()
     return found
 

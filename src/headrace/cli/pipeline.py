@@ -55,6 +55,8 @@ def _told() -> Iterator[None]:
             _fail(f"headrace: {error}", 1)
         if isinstance(error, ConnectionError) and not isinstance(error, TimeoutError):
             _fail("headrace: Spark's driver is gone; its log is in the run's folder: headrace pipeline list --all --json", 1)
+        if isinstance(error, OSError) and error.filename is not None:
+            _fail(f"headrace: {error.filename}: {error.strerror}", 1)
         if type(error).__module__.startswith(("pyspark.", "py4j.", "grpc")):
             _fail(f"headrace: Spark failed: {str(error).strip().splitlines()[0][:500]}", 1)
         raise
@@ -63,6 +65,10 @@ def _told() -> Iterator[None]:
 def _fail(text: str, code: int) -> None:
     print(text, file=sys.stderr)
     raise typer.Exit(code)
+
+
+def _settings(conf: list[str]) -> dict[str, str]:
+    return pairs(conf, "--conf", "spark.executor.memory=4g")
 
 
 def _say(text: str) -> None:
@@ -121,8 +127,10 @@ def dry_run(
 
         if _declarative(spec, "dry-run", master, conf):
             return
-        pipeline = load(spec, master, pairs(conf))
+        pipeline = load(spec, master, _settings(conf))
         if graph is not None:
+            if graph.suffix not in (".svg", ".mmd", ".md"):
+                _fail(f"headrace: --graph {graph}: write a name that ends in .svg, .mmd or .md", REFUSED_EXIT)
             drawn = svg(pipeline) if graph.suffix == ".svg" else mermaid(pipeline)
             graph.write_text(f"```mermaid\n{drawn}```\n" if graph.suffix == ".md" else drawn)
         columns = check(pipeline, with_spark=not no_spark, say=_say)
@@ -166,7 +174,7 @@ def run(
             return
         if _declarative(spec, "run", master, conf):
             return
-        pipeline = load(spec, master, pairs(conf))
+        pipeline = load(spec, master, _settings(conf))
         with RunDisplay(quiet=as_json) as display:
             outcome = run_pipeline(
                 pipeline, bounded=bounded, say=_say, on_start=display.begin, on_update=display.update, show=display.show
@@ -188,7 +196,7 @@ def _declarative(spec: Path | None, action: str, master: str | None, conf: list[
     path = find_spec(spec)
     if not is_declarative(path):
         return False
-    where, settings = master or "local[*]", pairs(conf)
+    where, settings = master or "local[*]", _settings(conf)
     entry = None
     if action == "run":
         entry = create_run(path.parent.name, path, master=where, mode="bounded", storage=str(path.parent))

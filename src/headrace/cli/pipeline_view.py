@@ -144,8 +144,9 @@ def line(snapshot: Mapping[str, Any]) -> str:
         eta = snapshot.get("eta_s")
         parts.append(f"{snapshot['fraction']:.0%}" + (f", {age_text(eta)} left" if eta else ""))
     for query in snapshot["queries"]:
+        batch = f" batch {query['batch']}" if query["batch"] >= 0 else ""
         mark = f" ({query['error']})" if query["error"] else ""
-        parts.append(f"{query['sink']} {state_text(query)} batch {query['batch']}{mark}")
+        parts.append(f"{query['sink']} {state_text(query)}{batch}{mark}")
     return "; ".join(parts)
 
 

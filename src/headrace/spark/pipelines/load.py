@@ -59,11 +59,21 @@ def find_spec(path: Path | None) -> Path:
     return place.resolve()
 
 
+def read_text(path: Path) -> str:
+    """The text of a file of the project. Raises SpecInvalid."""
+    found = path.read_bytes()
+    try:
+        return found.decode()
+    except UnicodeDecodeError as error:
+        line = found.count(b"\n", 0, error.start) + 1
+        raise SpecInvalid([Problem(Where(path, line, ""), "this is not written in UTF-8", "save the file as UTF-8")]) from None
+
+
 def load_pipeline(path: Path, environment: Mapping[str, str] | None = None) -> Pipeline:
     """Raises SpecInvalid with all problems."""
     if path.stat().st_size > SPEC_BYTES_MAX:
         raise SpecInvalid([Problem(Where(path, 1, ""), "larger than 1 MB", "move SQL to files of its own: sql_file")])
-    document = read_document(path.read_text(), path, os.environ if environment is None else environment)
+    document = read_document(read_text(path), path, os.environ if environment is None else environment)
     return _Loader(path.parent).pipeline(document)
 
 
@@ -248,7 +258,7 @@ class _Loader:
             del found["sql_file"]
             if path is None:
                 return None
-            found |= {"sql": path.read_text(), "sql_path": path, "sql_line": 1}
+            found |= {"sql": read_text(path), "sql_path": path, "sql_line": 1}
         found["sql"] = found["sql"].rstrip().removesuffix(";")
         return Transform(name=name, inputs=(), **found)
 
@@ -263,7 +273,7 @@ class _Loader:
             self.wrong(where, f"there is no file {file}", "correct the path; it is relative to the spec's folder")
             return None
         try:
-            tree = ast.parse(path.read_text())
+            tree = ast.parse(read_text(path))
         except SyntaxError as error:
             self.wrong(
                 Where(path, error.lineno or 1, found["where"].key),

@@ -26,5 +26,6 @@ def write_project(folder: Path, template: str, name: str) -> list[Path]:
         raise ProjectExists(f"{existing[0]} is there already: choose another folder, or remove it first")
     for path, origin in wanted.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(origin.read_text().replace("{{name}}", name).replace("{{folder}}", str(folder.resolve())))
+        text = origin.read_text(encoding="utf-8").replace("{{name}}", name).replace("{{folder}}", str(folder.resolve()))
+        path.write_text(text, encoding="utf-8")
     return list(wanted)
