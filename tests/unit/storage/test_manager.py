@@ -401,8 +401,8 @@ def test_who_has_a_line_has_a_folder_whenever_the_power_goes(disk: MemoryDisk, m
     disk.sync_all()
     first.create("t", 0, TOPIC_ID, 1000)
     named = 0
-    for cut in range(20):
-        for seed in range(5):
+    for cut in range(1, 9):
+        for seed in range(30):
             here = disk.fork()
             files = CheckpointFiles(here, "/a")
             here.cut_after(cut)
