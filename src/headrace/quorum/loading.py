@@ -88,6 +88,7 @@ def load(
         _check_range(log, folder, start)
         if snapshot is not None and _stands_alone(log, snapshot.id):
             log.truncate_fully(start)
+            snapshots = _finish_cleaning(disk, folder, snapshots, start)
         found = _with_control_records(disk, log, folder, snapshots, snapshot, static_voters)
         loader = load_snapshot(snapshot) if snapshot is not None else Loader()
         size, applied_end = 0, start

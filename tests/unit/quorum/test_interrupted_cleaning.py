@@ -64,6 +64,18 @@ def test_whatever_came_back_the_node_starts_with_all_it_knew(caplog: pytest.LogC
     assert f"removed {segments[0]}, whose deletion was interrupted" in caplog.text
 
 
+def test_a_snapshot_that_stands_for_a_log_which_was_not_fetched_is_its_oldest() -> None:
+    """The power went after a snapshot had come from the leader, and before the log was begun anew behind it."""
+    before, _ = lives()
+    earliest, *_, latest = list_snapshots(before, METADATA)[1:]
+    for name in files(before):
+        if name.endswith(".log") and int(name[:20]) >= earliest.end_offset:
+            before.remove(f"{METADATA}/{name}")
+    quorum = Node(before, options=KEEPING).quorum
+    assert quorum.log.log_start_offset == latest.end_offset
+    assert list_snapshots(before, METADATA) == [latest]
+
+
 def test_a_gap_that_no_snapshot_covers_is_damage() -> None:
     before, _ = lives()
     asyncio.run(live(before, KEEPING._replace(limits=SnapshotLimits()), TOPICS, 2 * TOPICS))
