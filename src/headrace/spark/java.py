@@ -172,22 +172,27 @@ def launcher_for(java: Java, spark_jars: Path, cache: Path | None = None) -> Lau
     )
     key = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
     launcher = Launcher(java, base / f"java{java.release}-{key}")
-    script = launcher.home / "bin" / "java"
-    text = _script(launcher)
+    if not (launcher.home / BEHIND).exists():
+        launcher.home.mkdir(parents=True, exist_ok=True)
+        (launcher.home / BEHIND).write_text(str(java.home))
+    put_script(launcher.home / "bin" / "java", _script(launcher))
+    return launcher
+
+
+def put_script(path: Path, text: str) -> None:
+    """Have an executable file with this text there."""
     try:
-        if script.read_text() == text:
-            return launcher
+        if path.read_text() == text:
+            return
     except OSError:
         pass
-    script.parent.mkdir(parents=True, exist_ok=True)
-    (launcher.home / BEHIND).write_text(str(java.home))
-    # Written beside and renamed: another process may be starting a JVM through it at this moment.
-    handle, fresh = tempfile.mkstemp(dir=script.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Written beside and renamed: another process may be starting something through it at this moment.
+    handle, fresh = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "w") as file:
         file.write(text)
     os.chmod(fresh, 0o755)
-    os.replace(fresh, script)
-    return launcher
+    os.replace(fresh, path)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -213,8 +218,8 @@ def _script(launcher: Launcher) -> str:
     return f"""#!/bin/sh
 # Headrace's launcher of Java {launcher.java.release} for Spark; written anew when it is missing.
 # Left out: a module that slim runtimes lack. Added: the class cache, for drivers only.
-java='{_quoted(launcher.java.binary)}'
-cache='{_quoted(launcher.class_cache)}'
+java='{quoted(launcher.java.binary)}'
+cache='{quoted(launcher.class_cache)}'
 driver=
 for word do
   shift
@@ -233,7 +238,8 @@ exec "$java" {unsafe} "$@"
 """
 
 
-def _quoted(path: Path) -> str:
+def quoted(path: Path) -> str:
+    """As it stands between single quotes in a shell's script."""
     return str(path).replace("'", "'\\''")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.spark.java import provide_java
 from headrace.spark.masters import check_master
+from headrace.spark.worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -66,7 +67,9 @@ def spark_session(
         provide_java(train_in_background=train)
     is_local = master.startswith("local")
     # By this path Spark finds format("headrace") here and reads with it on executors, whatever `python3` is on the PATH.
-    os.environ.setdefault("PYSPARK_PYTHON", (conf or {}).get("spark.pyspark.python") or sys.executable)
+    if "PYSPARK_PYTHON" not in os.environ:
+        wanted = (conf or {}).get("spark.pyspark.python")
+        os.environ["PYSPARK_PYTHON"] = wanted or (worker_python() if is_local else sys.executable)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings = DEFAULTS | (LOCAL_DEFAULTS if is_local else {}) | dict(conf or {})

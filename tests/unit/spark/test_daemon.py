@@ -1,8 +1,10 @@
 """What Spark's workers find loaded when they are forked, and from where."""
 
+import os
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 from zipimport import zipimporter
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs headrace[spark]")
 
 from headrace.spark.daemon import forget_archives, use_compiled
+from headrace.spark.worker_python import worker_python
 
 
 def test_the_package_is_taken_instead_of_its_copy_in_a_zip_file(tmp_path) -> None:
@@ -70,3 +73,31 @@ def test_messages_of_tasks_are_compiled_before_the_fork() -> None:
         "API[ApiKey.FETCH].response.decoder(API[ApiKey.FETCH].latest_stable)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_spark_starts_this_python_with_the_installed_pyspark(tmp_path) -> None:
+    python = worker_python(tmp_path / "it's a cache")
+    import pyspark
+
+    spark = Path(pyspark.__file__).parent
+    archive, jar = f"{spark}/python/lib/pyspark.zip", f"{spark}/jars/spark-core.jar"
+    program = "import os, sys, pyspark; print(sys.executable, pyspark.__file__, os.environ['PYTHONPATH'], *sys.argv[1:])"
+    for path, left in [
+        (f"{archive}:{jar}:/a:/b", "/a:/b"),
+        (f"/a b/*:{archive}:{jar}:{archive}", "/a b/*"),
+        (f"/a:{archive}:/b", "/a:/b"),
+        (archive, ""),
+        ("/a:/elsewhere/pyspark.zip", "/a:/elsewhere/pyspark.zip"),
+        (None, ""),
+    ]:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment |= {} if path is None else {"PYTHONPATH": path}
+        command = [python, "-c", program, "a word", "another"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{sys.executable} {pyspark.__file__} {left} a word another\n"
+    assert worker_python(tmp_path / "it's a cache") == python
+
+
+def test_without_a_place_for_a_launcher_spark_starts_this_python(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    assert worker_python(tmp_path / "file") == sys.executable
