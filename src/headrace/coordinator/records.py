@@ -106,25 +106,35 @@ def decode_offset_commit(key: bytes, value: bytes | None) -> tuple[str, str, int
 
     Names are shared between records, since a million of them name few groups and topics.
     """
-    try:
-        topic_at = 6 + _INT16.unpack_from(key, 2)[0]
-        partition_at = topic_at + _INT16.unpack_from(key, topic_at - 2)[0]
-        group = intern(str(key[4 : topic_at - 2], "utf-8"))
-        topic = intern(str(key[topic_at:partition_at], "utf-8"))
-        (partition,) = _INT32.unpack_from(key, partition_at)
-    except (struct.error, UnicodeDecodeError) as e:
-        raise ProtocolError(f"not the key of an offset commit: {e}") from e
-    if partition_at + 4 != len(key):
-        raise ProtocolError("the key of an offset commit does not fill its bytes")
+    names = key[:-4]
+    group, topic = _names(names) if len(names) <= REMEMBERED_LENGTH_MAX else _names.__wrapped__(names)
+    partition = int.from_bytes(key[-4:], "big", signed=True)
     if value is None:
         return group, topic, partition, None
-    if len(value) == _PLAIN_BYTES + 17 and value[14] == 1 and value[23:26] == _TOPIC_ID_TAG and value[:2] == b"\0\4":
-        _, offset, leader_epoch, _, timestamp = _PLAIN.unpack_from(value)
-        return group, topic, partition, m.OffsetCommitValue(offset, leader_epoch, "", timestamp, -1, value[26:])
-    if len(value) == _PLAIN_BYTES and value[14] == 1 and value[23] == 0 and value[:2] == b"\0\4":
+    size = len(value)
+    if size == _PLAIN_WITH_ID.size:
+        version, offset, leader_epoch, length, timestamp, tag, topic_id = _PLAIN_WITH_ID.unpack(value)
+        if version == OFFSET_COMMIT_VERSION and length == 1 and tag == _TOPIC_ID_TAG:
+            return group, topic, partition, m.OffsetCommitValue(offset, leader_epoch, "", timestamp, -1, topic_id)
+    elif size == _PLAIN_BYTES and value[14] == 1 and value[23] == 0 and value[:2] == b"\0\4":
         _, offset, leader_epoch, _, timestamp = _PLAIN.unpack_from(value)
         return group, topic, partition, m.OffsetCommitValue(offset, leader_epoch, "", timestamp)
     return group, topic, partition, _decode_value(OFFSET_COMMIT, value)
+
+
+@lru_cache(maxsize=4096)
+def _names(key: bytes) -> tuple[str, str]:
+    """Group and topic in the key of an offset commit, which is without its partition here."""
+    try:
+        topic_at = 6 + _INT16.unpack_from(key, 2)[0]
+        end = topic_at + _INT16.unpack_from(key, topic_at - 2)[0]
+        group = intern(str(key[4 : topic_at - 2], "utf-8"))
+        topic = intern(str(key[topic_at:end], "utf-8"))
+    except (struct.error, UnicodeDecodeError) as e:
+        raise ProtocolError(f"not the key of an offset commit: {e}") from e
+    if end != len(key):
+        raise ProtocolError("the key of an offset commit does not fill its bytes")
+    return group, topic
 
 
 def _decode_value(kind: int, value: bytes) -> Any:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.coordinator import records
 from headrace.coordinator.classic_group import ClassicGroup, in_java_order
 from headrace.coordinator.records import decode, decode_offset_commit, offset_commit, record
 from headrace.coordinator.shard import GroupShard
@@ -64,6 +65,15 @@ def test_the_fast_path_writes_and_reads_like_the_codec(
     general = decode(slow.key, slow.value)
     assert general is not None
     assert decode_offset_commit(fast.key, fast.value)[3] == general.value_message
+
+
+@pytest.mark.parametrize("topic_id", [bytes(16), b"\1" * 16])
+def test_most_of_a_log_is_read_without_the_codec(topic_id: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million commits are loaded after a restart: a fast path that no longer fits what is written costs seconds."""
+    value = m.OffsetCommitValue(5, 3, "", 9, -1, topic_id)
+    written = offset_commit("g", "t", 1, value)
+    monkeypatch.setattr(records, "_decode_value", None)
+    assert decode_offset_commit(written.key, written.value) == ("g", "t", 1, value)
 
 
 @given(st.binary(max_size=40), st.none() | st.binary(max_size=60))
