@@ -116,6 +116,8 @@ class Node:
             )  # fmt: skip
         except (LogDirError, QuorumError) as error:
             raise StartupError(str(error)) from error
+        except OSError as error:  # such as a disk that is full before anything was written
+            raise StartupError(f"cannot use {', '.join(config.log_dirs)}: {(error.strerror or str(error)).lower()}") from error
         self.quorum.on_failure = self._broker.fail
         self._opened = True
         if config.is_broker:

@@ -12,6 +12,7 @@ import typer
 
 from headrace.cli import cluster_moves, cluster_quorum
 from headrace.cli.cluster_quorum import quorum_facts
+from headrace.cli.dump.report import counted
 from headrace.cli.output import BOOTSTRAP, JSON, command_group, print_json, print_table, size_text, with_admin
 from headrace.client.admin import Admin, Resource
 from headrace.client.cluster import Partition, Topic
@@ -145,7 +146,7 @@ def _print_status(facts: dict[str, Any]) -> None:
     numbers = ("BROKER", "LEADS", "REPLICAS", "NOT IN SYNC", "SIZE")
     print_table(("BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "REPLICAS", "NOT IN SYNC", "SIZE"), rows, numbers=numbers)
     print(
-        f"{facts['partitions']} partitions: {len(facts['under_replicated'])} under-replicated, "
+        f"{counted(facts['partitions'], 'partition')}: {len(facts['under_replicated'])} under-replicated, "
         f"{len(facts['below_min_in_sync'])} below min.insync.replicas, {len(facts['offline'])} offline, {facts['moving']} moving"
     )
     _print_partitions("offline", facts["offline"])

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import typer
 
+from headrace.cli.dump.report import counted
 from headrace.cli.output import BOOTSTRAP, SECURITY, console, size_text
 from headrace.cli.up import DATA
 from headrace.client.address import Address, format_address, parse_bootstrap
@@ -180,7 +181,7 @@ def _check_partitions(answer: m.MetadataResponse) -> Finding:
     partitions = [partition for topic in answer.topics for partition in topic.partitions]
     leaderless = sum(partition.leader_id < 0 for partition in partitions)
     lagging = sum(len(partition.isr_nodes) < len(partition.replica_nodes) for partition in partitions)
-    text = f"{len(answer.topics)} topics, {len(partitions)} partitions"
+    text = f"{counted(len(answer.topics), 'topic')}, {counted(len(partitions), 'partition')}"
     if leaderless:
         return Finding(Verdict.BAD, f"{text}, {leaderless} without a leader", "See: headrace topic describe TOPIC")
     if lagging:
@@ -209,6 +210,9 @@ def check_folder(data: Path) -> Iterator[Finding]:
         return
     if not data.is_dir():
         yield Finding(Verdict.BAD, f"{data} is not a folder")
+        return
+    if os.statvfs(data).f_flag & os.ST_RDONLY:
+        yield Finding(Verdict.BAD, f"{data} is on a file system that is mounted read-only")
         return
     if not os.access(data, os.R_OK | os.W_OK | os.X_OK):
         yield Finding(Verdict.BAD, f"no right to read and write {data}", f"It belongs to user {data.stat().st_uid}; you are {os.getuid()}.")

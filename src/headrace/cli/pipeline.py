@@ -100,7 +100,8 @@ def init(
         called = called if called[0].isalpha() else f"p_{called}"
         for path in write_project(folder, template, called):
             print(f"  {path}")
-    print(f"\nnext:\n  cd {folder}\n  headrace pipeline dry-run\n  headrace pipeline run --once")
+    topics = "\n  headrace topic create orders orders-unreadable" if template == "topics" else ""
+    print(f"\nnext:\n  cd {folder}{topics}\n  headrace pipeline dry-run\n  headrace pipeline run --once")
 
 
 @app.command("dry-run")

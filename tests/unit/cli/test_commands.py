@@ -207,7 +207,7 @@ def test_a_healthy_cluster_and_machine(command, fake, tmp_path):
     fake.add_topic("t", 2)
     code, out, _ = command("doctor", "-b", fake.address, "--data", tmp_path)
     assert f"broker 1 advertises {fake.address}: reachable from here" in out
-    assert "1 topics, 2 partitions, all with a leader" in out
+    assert "1 topic, 2 partitions, all with a leader" in out
     assert "✗" not in out and code == 0
 
 

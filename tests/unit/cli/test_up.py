@@ -276,3 +276,11 @@ def test_options_without_effect_are_named_and_taken(broker, tmp_path):
         _, err = process.communicate(timeout=20)
     assert "without effect in Headrace: num.network.threads\n" in err
     assert process.returncode == 0
+
+
+def test_a_disk_that_takes_nothing_is_told_in_a_line(tmp_path):
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50)); from headrace.cli.main import main; main(sys.argv[1:])"
+    words = ["up", "--port", "0", "--data", str(tmp_path / "data")]
+    done = subprocess.run([sys.executable, "-c", limited, *words], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"headrace: cannot use {tmp_path}/data: file too large\n"
