@@ -157,6 +157,7 @@ class Admin:
         return await self.cluster.retrying(attempt)
 
     async def delete_topic(self, name: str) -> None:
+        """Raises RequestFailed if there is no such topic."""
         state = m.DeleteTopicsRequest.DeleteTopicState(name=name)
         request = m.DeleteTopicsRequest(topics=[state], topic_names=[name], timeout_ms=OPERATION_TIMEOUT_MS)
 
@@ -176,6 +177,8 @@ class Admin:
         return sorted((topic for topic in found if include_internal or not topic.is_internal), key=lambda topic: topic.name)
 
     async def describe_topic(self, name: str) -> Topic:
+        """Its partitions, leaders and replicas, asked anew."""
+
         async def attempt() -> Topic:
             answer = await self.cluster.metadata([name])
             row = only(answer.topics, "Metadata")
@@ -274,6 +277,7 @@ class Admin:
     # -- the cluster and its disks
 
     async def describe_cluster(self) -> ClusterDescription:
+        """Its id, controller and brokers."""
         await self.cluster.refresh(())
         brokers = tuple(broker for _, broker in sorted(self.cluster.brokers.items()))
         return ClusterDescription(self.cluster.cluster_id, self.cluster.controller_id, brokers)

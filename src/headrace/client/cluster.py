@@ -236,6 +236,7 @@ class Cluster:
     # -- requests
 
     async def to_any(self, key: ApiKey, body: Any) -> Any:
+        """Ask any broker that can be reached."""
         connection = await self.any_connection()
         return await connection.request(key, body, timeout_s=self.request_timeout_s)
 

@@ -57,6 +57,7 @@ class TestBroker(Child):
         return self
 
     def restart(self) -> Self:
+        """Stop in order and start again, on the same port and data."""
         self.stop()
         return self.start()
 

@@ -31,11 +31,13 @@ class Child:
 
     @property
     def pid(self) -> int:
+        """Of the running process."""
         assert self._process is not None, f"{self.name} is not running"
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
+        """Whether the process lives; a frozen one does."""
         return self._process is not None and self._process.poll() is None
 
     def run(self, words: Sequence[str]) -> None:
@@ -79,6 +81,7 @@ class Child:
         self.is_frozen = True
 
     def thaw(self) -> None:
+        """Let a frozen one go on; others are left as they are."""
         if self.is_frozen:
             os.kill(self.pid, signal.SIGCONT)
             self.is_frozen = False

@@ -52,10 +52,12 @@ class TestNode(Child):
 
     @property
     def address(self) -> str:
+        """Where clients reach it, host:port."""
         return self.node.address
 
     @property
     def data(self) -> Path:
+        """Its data folder."""
         return self.node.data
 
     def launch(self) -> None:
@@ -63,6 +65,7 @@ class TestNode(Child):
         self.run(["--config", str(self.node.properties)])
 
     def start(self) -> Self:
+        """Returns when it serves. Raises ClusterFailed."""
         self.launch()
         self.wait_ready()
         return self
@@ -105,6 +108,7 @@ class TestCluster:
 
     @property
     def cluster_id(self) -> str:
+        """The cluster's id, as `headrace cluster status` shows it."""
         return self.layout.cluster_id
 
     def __getitem__(self, node_id: int) -> TestNode:
@@ -112,6 +116,7 @@ class TestCluster:
 
     @property
     def running(self) -> list[TestNode]:
+        """The nodes whose processes live."""
         return [node for node in self.nodes.values() if node.is_running]
 
     # -- life
@@ -127,6 +132,7 @@ class TestCluster:
         return self
 
     def stop(self, *node_ids: int) -> None:
+        """In order, as by SIGTERM: some nodes, or all, the leader of the quorum last."""
         for node in [self.nodes[n] for n in node_ids] if node_ids else self._leader_last():
             node.stop()
 
@@ -138,17 +144,21 @@ class TestCluster:
         return sorted(self.running, key=lambda node: node.id == leader)
 
     def kill(self, *node_ids: int) -> None:
+        """As by kill -9: some nodes, or all."""
         for node in [self.nodes[n] for n in node_ids] if node_ids else list(self.nodes.values()):
             node.kill()
 
     def restart(self, node_id: int) -> None:
+        """Stop a node in order and start it again; returns when it serves."""
         self.nodes[node_id].stop()
         self.nodes[node_id].start()
 
     def freeze(self, node_id: int) -> None:
+        """As by SIGSTOP: it keeps its connections and says nothing."""
         self.nodes[node_id].freeze()
 
     def thaw(self, node_id: int) -> None:
+        """Let a frozen node go on."""
         self.nodes[node_id].thaw()
 
     def wipe(self, node_id: int) -> None:
@@ -221,13 +231,16 @@ class TestCluster:
         self.wait_in_sync(name)
 
     def topic(self, name: str) -> Topic:
+        """The topic with its partitions, as the cluster describes it."""
         found: Topic = self.ask(lambda admin: admin.describe_topic(name))
         return found
 
     def partition(self, topic: str, index: int = 0) -> Partition:
+        """One partition: leader, replicas, in-sync replicas."""
         return self.topic(topic).partitions[index]
 
     def quorum(self) -> Quorum:
+        """Who leads the controllers, and who votes."""
         found: Quorum = self.ask(lambda admin: Operations(admin).quorum())
         return found
 
@@ -269,6 +282,7 @@ class TestCluster:
         return self.wait("a leader of the quorum", look, limit_s)
 
     def wait_isr(self, topic: str, partition: int, nodes: Iterable[int], limit_s: float = PATIENCE_S) -> None:
+        """Until exactly these nodes are in sync."""
         wanted = set(nodes)
         self.wait(
             f"{topic}-{partition} in sync on {sorted(wanted)}",
