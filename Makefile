@@ -34,7 +34,7 @@ $(STAMP): $(BASE)
 
 setup: $(STAMP) ## make .venv and install everything
 
-run: $(BASE) ## the main job, live; ARGS="--for 60s --report out.html" runs it bounded and checks every event
+run: $(BASE) ## the main job, live; ARGS="--for 60s --report out.html" checks it
 	@$(BIN)/headrace demo $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy --strict, import contracts
