@@ -16,7 +16,7 @@ from typing import NamedTuple
 import typer
 
 from headrace.cli.dump.report import counted
-from headrace.cli.output import BOOTSTRAP, SECURITY, console, size_text
+from headrace.cli.output import BOOTSTRAP, SECURITY, can_show, console, size_text
 from headrace.cli.up import DATA
 from headrace.client.address import Address, format_address, parse_bootstrap
 from headrace.client.cluster import Broker, Cluster
@@ -41,6 +41,7 @@ class Verdict(StrEnum):
 
 
 MARKS = {Verdict.GOOD: "[green]✓[/]", Verdict.NOTE: "[yellow]![/]", Verdict.BAD: "[red]✗[/]"}
+ASCII_MARKS = {Verdict.GOOD: "[green]+[/]", Verdict.NOTE: "[yellow]![/]", Verdict.BAD: "[red]x[/]"}
 
 
 class Finding(NamedTuple):
@@ -60,6 +61,7 @@ def doctor(
     from rich.markup import escape  # an IPv6 address in brackets must not be taken for a style
 
     out = console()
+    marks = MARKS if can_show("✓✗") else ASCII_MARKS
     bad = 0
     for title, findings in (
         (f"Cluster at {bootstrap}", asyncio.run(check_cluster(bootstrap))),
@@ -67,7 +69,7 @@ def doctor(
     ):
         out.print(f"[bold]{escape(title)}[/]")
         for finding in findings:
-            out.print(f"  {MARKS[finding.verdict]} {escape(finding.text)}")
+            out.print(f"  {marks[finding.verdict]} {escape(finding.text)}")
             if finding.advice:
                 out.print(f"      {escape(finding.advice)}")
             bad += finding.verdict is Verdict.BAD

@@ -5,6 +5,7 @@ it nor rich.
 """
 
 import gc
+import io
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    show_what_can_be_shown()
     if words and words[0] == "up":
         gc.disable()  # nothing made while starting becomes garbage; the broker turns it on again once it runs
         from headrace.cli.up import main as up
@@ -25,6 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from headrace.cli.app import run
 
     sys.exit(run(words))
+
+
+def show_what_can_be_shown() -> None:
+    """What a terminal has no letter for, such as a folder's name, becomes a question mark and no traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
@@ -70,7 +71,7 @@ def pairs(settings: Sequence[str], option: str = "--set", example: str = "retent
 def console() -> "Console":
     from rich.console import Console
 
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=PLAIN_WIDTH)
+    return Console(highlight=False, color_system="auto" if has_styles() else None) if sys.stdout.isatty() else Console(highlight=False, width=PLAIN_WIDTH)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
@@ -84,7 +85,21 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, num
     for position, row in enumerate(table):
         cells = (cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(row, widths, to_right))
         line = "  ".join(cells).rstrip()
-        print(f"\033[1m{line}\033[0m" if position == 0 and sys.stdout.isatty() else line)
+        print(f"\033[1m{line}\033[0m" if position == 0 and has_styles() else line)
+
+
+def has_styles() -> bool:
+    """Whether stdout is a terminal that may be sent bold letters and colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def can_show(text: str) -> bool:
+    """Whether stdout has these letters."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def shown(text: str) -> str:

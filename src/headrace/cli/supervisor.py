@@ -33,7 +33,7 @@ COLOURS = {"green": 32, "red": 31, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2
 
 
 def painted(text: str, colour: str) -> str:
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return f"\033[{COLOURS[colour]}m{text}\033[0m"
 

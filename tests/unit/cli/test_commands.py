@@ -191,6 +191,26 @@ def test_version_takes_no_other_words(command):
     assert code == 0 and "Print the version." in out
 
 
+def test_a_terminal_without_the_letters_gets_others(fake, tmp_path):
+    words = ["-m", "headrace", "doctor", "-b", fake.address, "--data", str(tmp_path / "größe")]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, check=False, timeout=60)
+    assert f"  + broker 1 advertises {fake.address}: reachable from here" in done.stdout
+    assert "gr??e" in done.stdout and done.stderr == ""
+
+
+@pytest.mark.parametrize("name, value", [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_styles_are_left_out_where_they_are_not_wanted(capsys, monkeypatch, name, value):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    print_table(("A",), [("b",)])
+    assert capsys.readouterr().out == "\x1b[1mA\x1b[0m\nb\n"
+    monkeypatch.setenv(name, value)
+    print_table(("A",), [("b",)])
+    assert capsys.readouterr().out == "A\nb\n"
+
+
 def test_a_reader_that_stops_early_causes_no_noise(tmp_path):
     log = tmp_path / "replication-offset-checkpoint"
     rows = "".join(f"topic {number} 5\n" for number in range(50_000))
