@@ -36,11 +36,15 @@ COMMANDS = {
     "log directories": (f"{TOOLS}.LogDirsCommand", "--describe", "--topic-list", TOPIC),
     "elect leaders": (f"{TOOLS}.LeaderElectionCommand", "--election-type", "preferred", "--all-topic-partitions"),
     "reassignments": (f"{TOOLS}.reassign.ReassignPartitionsCommand", "--list"),
+    "give access": (f"{TOOLS}.AclCommand", "--add", "--allow-principal", "User:a", "--operation", "Read", "--topic", TOPIC),
     "producers": (f"{TOOLS}.TransactionsCommand", "describe-producers", "--topic", TOPIC, "--partition", "0"),
     "delete the topic": (f"{TOOLS}.TopicCommand", "--delete", "--topic", TOPIC),
 }  # fmt: skip
-# What may differ between two clusters: ids, ports and folders.
-OWN = {r"TopicId: \S+": "TopicId: <id>", r"127\.0\.0\.1:\d+": "<address>", r'"/[^"]+"': '"<folder>"'}
+# What may differ between two clusters: ids, ports and folders, and the words that explain an error.
+OWN = {
+    r"TopicId: \S+": "TopicId: <id>", r"127\.0\.0\.1:\d+": "<address>", r'"/[^"]+"': '"<folder>"',
+    r"(errors\.\w+Exception): .*": r"\1",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

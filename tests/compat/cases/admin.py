@@ -74,3 +74,61 @@ def access_lists(t: Talk) -> None:
 def passwords_of_nobody(t: Talk) -> None:
     for users in (None, [], ["me"], ["me", "me", "you"], [""]):
         t.ask(users=users if users is None else [{"name": name} for name in users])
+
+
+@case("CreateAcls")
+def access_given(t: Talk) -> None:
+    def ask(*changes: dict[str, object]) -> None:
+        one = {
+            "resource_type": 2, "resource_name": "x", "resource_pattern_type": 3, "principal": "User:me", "host": "*",
+            "operation": 3, "permission_type": 3,
+        }  # fmt: skip
+        t.ask(creations=[one | change for change in changes])
+
+    ask()
+    ask({}, {"resource_pattern_type": 4})
+    ask({"principal": "nobody"})
+    for field in ("resource_type", "resource_pattern_type", "operation", "permission_type"):
+        for value in (0, 1, 99):
+            ask({field: value})
+
+
+@case("DeleteAcls")
+def access_taken(t: Talk) -> None:
+    def ask(*changes: dict[str, object]) -> None:
+        every = {
+            "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "principal_filter": None,
+            "host_filter": None, "operation": 1, "permission_type": 1,
+        }  # fmt: skip
+        t.ask(filters=[every | change for change in changes])
+
+    ask()
+    ask({}, {"resource_type_filter": 2, "resource_name_filter": "x", "pattern_type_filter": 3})
+    for field in ("resource_type_filter", "pattern_type_filter", "operation", "permission_type"):
+        for value in (0, 99):
+            ask({field: value})
+
+
+@case("CreateDelegationToken")
+def token_without_a_login(t: Talk) -> None:
+    t.ask(renewers=[], max_lifetime_ms=-1)
+    t.ask(renewers=[{"principal_type": "User", "principal_name": "me"}], max_lifetime_ms=1000)
+    t.ask(renewers=[{"principal_type": "Group", "principal_name": "me"}], max_lifetime_ms=0)
+    if t.version >= 3:
+        t.ask(renewers=[], max_lifetime_ms=-1, owner_principal_type="User", owner_principal_name="you")
+
+
+@case("RenewDelegationToken")
+def renewed_without_a_login(t: Talk) -> None:
+    t.ask(hmac=b"x", renew_period_ms=-1)
+
+
+@case("ExpireDelegationToken")
+def expired_without_a_login(t: Talk) -> None:
+    t.ask(hmac=b"x", expiry_time_period_ms=-1)
+
+
+@case("DescribeDelegationToken")
+def tokens_of_nobody(t: Talk) -> None:
+    for owners in (None, [], [{"principal_type": "User", "principal_name": "me"}]):
+        t.ask(owners=owners)

@@ -14,7 +14,8 @@ SCOPE = (
     "OffsetForLeaderEpoch", "DescribeAcls", "DescribeConfigs", "AlterConfigs", "DescribeLogDirs", "CreatePartitions",
     "IncrementalAlterConfigs", "ListPartitionReassignments", "DescribeClientQuotas", "DescribeQuorum",
     "DescribeCluster", "DescribeProducers", "ListConfigResources", "DescribeTopicPartitions", "ElectLeaders",
-    "DescribeUserScramCredentials",
+    "DescribeUserScramCredentials", "CreateAcls", "DeleteAcls", "CreateDelegationToken", "RenewDelegationToken",
+    "ExpireDelegationToken", "DescribeDelegationToken",
 )  # fmt: skip
 LIST_OFFSETS, METADATA, API_VERSIONS = 2, 3, 18
 

@@ -1,25 +1,21 @@
 """What admin tools ask about the cluster as a whole.
 
 DescribeCluster v0-2 (v1: endpoint type, v2: fenced brokers).
-DescribeClientQuotas v0-1. DescribeUserScramCredentials v0. DescribeAcls v1-3: SECURITY_DISABLED, since there is no
-authorizer.
+DescribeClientQuotas v0-1.
 """
 
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Request
 from headrace.broker.handlers.metadata import CLUSTER_OPERATIONS
 from headrace.errors import Err, KafkaError
 from headrace.metadata.quotas import describe_client_quotas
 from headrace.protocol import messages as m
-from headrace.protocol.primitives import ProtocolError
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
 BROKERS, CONTROLLERS = 1, 2
-UNKNOWN = 0
 
 
 def describe_cluster(
@@ -95,33 +91,3 @@ def describe_quotas(
         return describe_client_quotas(broker.image, message)
     except KafkaError as error:
         return m.DescribeClientQuotasResponse(error_code=error.error, error_message=error.message, entries=None)
-
-
-def describe_acls(broker: "Broker", request: Request, message: m.DescribeAclsRequest) -> m.DescribeAclsResponse:
-    kinds = (message.resource_type_filter, message.pattern_type_filter, message.operation, message.permission_type)
-    if UNKNOWN in kinds:
-        raise ProtocolError("DescribeAcls asks for something of unknown kind")
-    return m.DescribeAclsResponse(error_code=Err.SECURITY_DISABLED, error_message="No Authorizer is configured.")
-
-
-def describe_user_scram_credentials(
-    broker: "Broker", request: Request, message: m.DescribeUserScramCredentialsRequest
-) -> m.DescribeUserScramCredentialsResponse:
-    """Which users have a password, and how it is hashed; never the hash."""
-    R = m.DescribeUserScramCredentialsResponse
-    credentials: dict[str, list[Any]] = {}
-    for (user, mechanism), record in sorted(broker.image.scrams.items()):
-        info = R.CredentialInfo(mechanism=mechanism, iterations=record.iterations)
-        credentials.setdefault(user, []).append(info)
-    asked = Counter(user.name for user in message.users or ()) or dict.fromkeys(credentials, 1)
-    response = R()
-    for user, times in asked.items():
-        result = R.DescribeUserScramCredentialsResult(user=user, error_message=None)
-        if times > 1:
-            result.error_code, result.error_message = Err.DUPLICATE_RESOURCE, f"{user} is named twice"
-        elif user not in credentials:
-            result.error_code, result.error_message = Err.RESOURCE_NOT_FOUND, f"{user} has no credentials"
-        else:
-            result.credential_infos = credentials[user]
-        response.results.append(result)
-    return response

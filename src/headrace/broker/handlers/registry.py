@@ -17,6 +17,7 @@ from headrace.broker.handlers import (
     offsets,
     producers,
     sasl,
+    security,
     versions,
 )
 from headrace.broker.handlers.controller_registry import DECISIONS, FORWARDED
@@ -27,6 +28,12 @@ from headrace.protocol.api import ApiKey
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
+ACCESS: dict[int, Handler] = {
+    ApiKey.DESCRIBE_ACLS: security.describe_acls,
+    ApiKey.CREATE_ACLS: security.create_acls,
+    ApiKey.DELETE_ACLS: security.delete_acls,
+}
+
 HANDLERS: dict[int, Handler] = {
     **dict.fromkeys(FORWARDED, forward),
     ApiKey.API_VERSIONS: versions.api_versions,
@@ -36,8 +43,12 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster.describe_quotas,
-    ApiKey.DESCRIBE_ACLS: cluster.describe_acls,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: cluster.describe_user_scram_credentials,
+    **ACCESS,
+    ApiKey.CREATE_DELEGATION_TOKEN: security.create_token,
+    ApiKey.RENEW_DELEGATION_TOKEN: security.renew_token,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: security.expire_token,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: security.describe_tokens,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: security.describe_user_scram_credentials,
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
     ApiKey.ALTER_CONFIGS: configs.alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
@@ -76,6 +87,7 @@ CONTROLLER_HANDLERS: dict[int, Handler] = {
     ApiKey.SASL_AUTHENTICATE: sasl.sasl_authenticate,
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_controllers,
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
+    **ACCESS,
     ApiKey.ENVELOPE: envelope,
     **dict.fromkeys(DECISIONS, _decide),
     **RAFT_HANDLERS,
