@@ -1,12 +1,15 @@
 """`python -m bench.spark_source`: Spark reads from one topic, three ways in one session, turn by turn: rows/s, CPU, first row.
 
 headrace is format("headrace"); kafka is Spark's own connector (its jar); bare is a Python source that yields finished
-Arrow batches of the same rows over and over: what Spark's path from Python to the JVM takes by itself.
+Arrow batches of the same rows over and over: what Spark's path from Python to the JVM takes by itself. Cold, each way has
+a driver of its own, and its first row is that driver's first.
 """
 
 import argparse
 import asyncio
+import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -105,6 +108,29 @@ def first_row_s(load: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
+def cold(given: argparse.Namespace) -> int:
+    """One way in a driver that has done nothing yet: prints the seconds to a session, and from there to a row."""
+    from tests.reference import spark_kafka
+
+    from headrace.spark.session import spark_session
+
+    (size,) = given.sizes
+    start = time.perf_counter()
+    spark = spark_session("local[2]", "bench", spark_kafka.class_path() if given.cold == "kafka" else {})
+    session_s = time.perf_counter() - start
+    load = ways(spark, given.bootstrap, f"bench-{size}", size, PARTITIONS * 100_000, with_kafka=True)[given.cold]
+    print(json.dumps([session_s, first_row_s(load)]))
+    spark.stop()
+    return 0
+
+
+def cold_first_row_s(name: str, bootstrap: str, size: int) -> tuple[float, float]:
+    words = ("-m", "bench.spark_source", "--cold", name, "--bootstrap", bootstrap, "--sizes", str(size))
+    done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    session_s, row_s = json.loads(done.stdout.splitlines()[-1])
+    return session_s, row_s
+
+
 def measure(spark: Any, bootstrap: str, size: int, given: argparse.Namespace, with_kafka: bool) -> Figures:
     topic = f"bench-{size}"
     rows = fill(bootstrap, topic, size, BATCH_ROWS.get(size, BATCH_ROWS_ELSE), given.mb << 20)
@@ -117,8 +143,21 @@ def measure(spark: Any, bootstrap: str, size: int, given: argparse.Namespace, wi
     # Last, since Spark ends a worker whose rows it no longer wants.
     figures["first_row_s"] = {name: median([first_row_s(load) for _ in range(given.rounds)]) for name, load in loads.items()}
     print(f"  {size:>5} B  first row, s:", {name: round(took, 2) for name, took in figures["first_row_s"].items()})
+    if size == given.sizes[0]:
+        took = {name: cold_first_row_s(name, bootstrap, size) for name in loads}
+        figures["cold_session_s"] = {name: session_s for name, (session_s, _) in took.items()}
+        figures["cold_first_row_s"] = {name: row_s for name, (_, row_s) in took.items()}
+        for words in ("cold_session_s", "cold_first_row_s"):
+            print(f"  {words}:", {name: round(seconds, 2) for name, seconds in figures[words].items()})
     return figures
 
 
+def options() -> argparse.Namespace:
+    found = parser("spark_source", __doc__, mb=200)
+    found.add_argument("--cold", choices=("headrace", "bare", "kafka"), help=argparse.SUPPRESS)
+    return found.parse_args()
+
+
 if __name__ == "__main__":
-    sys.exit(run(parser("spark_source", __doc__, mb=200).parse_args(), measure, GOALS))
+    given = options()
+    sys.exit(cold(given) if given.cold else run(given, measure, GOALS))

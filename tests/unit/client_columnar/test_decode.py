@@ -306,3 +306,22 @@ def test_columns_are_those_of_sparks_kafka_source() -> None:
     assert schema.equals(pa.schema(list(COLUMNS.items())))
 
 
+
+
+@pytest.mark.skipif(native.load() is None, reason="needs numba")
+def test_memory_is_used_again_but_never_under_rows_that_someone_holds() -> None:
+    def answer(number: int) -> bytes:
+        return build_batch([Record(0, 0, b"k%06d" % row, bytes([number]) * 1000) for row in range(1000)])
+
+    decoder = Decoder("t", 0, ["key", "value"], use_native=True)
+    held = [batch for number in range(6) for batch in decoder.decode(answer(number), 0, EVERYTHING)]
+    for number, batch in enumerate(held):
+        assert set(batch.column(1).to_pylist()) == {bytes([number]) * 1000}
+    del batch, held
+    addresses = set()
+    for number in range(20):
+        for batch in decoder.decode(answer(number), 0, EVERYTHING):
+            addresses.add(batch.column(1).buffers()[2].address)
+            assert batch.column(1)[-1].as_py() == bytes([number]) * 1000
+    # One is filled while the last is still held.
+    assert len(addresses) <= 2

@@ -1,5 +1,6 @@
 """Record batches to Arrow through the compiled kernels: sizes the buffers, calls, wraps what came out."""
 
+import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -18,6 +19,37 @@ SOURCE_BYTES_MAX = (1 << 31) - 1
 """Positions are 32-bit numbers, as the offsets of an Arrow binary column are."""
 BATCHES_MAX = 1024
 """Record batches in one Arrow batch."""
+
+
+FREE = 3
+"""References to an array that only `Memory` holds, as it looks at it: its list's, its own and the one for counting."""
+HELD_MAX = 3
+"""Arrays for one purpose, besides the newest, that are worth waiting for: the others go when those who have them let go."""
+SMALL_BYTES = 64 << 10
+"""Less is had from malloc at no cost."""
+
+
+class Memory:
+    """Arrays for one decoder's columns, used again once nobody holds what was cut from them.
+
+    The system clears what it hands out afresh, which takes longer than copying a column into it.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, list[Any]] = {}
+
+    def take(self, purpose: str, size: int) -> Any:
+        """Bytes, as a numpy array of uint8. Sizes for one purpose are expected to be alike."""
+        if size < SMALL_BYTES:
+            return np.empty(size, np.uint8)
+        held = self._arrays.setdefault(purpose, [])
+        for array in held:
+            if sys.getrefcount(array) == FREE and len(array) >= size:
+                return array[:size]
+        # What is free is too small, then.
+        held[:] = [array for array in held if sys.getrefcount(array) > FREE][:HELD_MAX]
+        held.append(np.empty(size + size // 8, np.uint8))
+        return held[-1][:size]
 
 
 class Survey:
@@ -68,7 +100,13 @@ class Survey:
 
 
 def decode(
-    native: Native, source: Any, table: Any, start_offset: int, end_offset: int, wanted: Collection[str]
+    native: Native,
+    memory: Memory,
+    source: Any,
+    table: Any,
+    start_offset: int,
+    end_offset: int,
+    wanted: Collection[str],
 ) -> Rows:
     """The records with start_offset <= offset < end_offset of the batches in `table`, whose bodies lie in `source`.
 
@@ -80,7 +118,7 @@ def decode(
     src = np.frombuffer(source, np.uint8)
     offsets: Any = np.empty(rows_max, np.int64)
     timestamps: Any = np.empty(rows_max, np.int64)
-    places: Any = np.empty((6, rows_max), np.int32)
+    places: Any = memory.take("places", 24 * rows_max).view(np.int32).reshape(6, rows_max)
     kept: Any = np.zeros(count, np.int64)
     totals: Any = np.zeros(kernels.TOTALS, np.int64)
     status = native.scan(
@@ -98,9 +136,11 @@ def decode(
     key_at, key_length, value_at, value_length, header_at, header_count = places
     found = Rows(offsets[:rows], timestamps[:rows], kept, table[:, 4])
     if "key" in wanted:
-        found.key = _gather(native, src, key_at, key_length, rows, int(totals[kernels.KEY_BYTES]))
+        data = memory.take("key", int(totals[kernels.KEY_BYTES]))
+        found.key = _gather(native, src, key_at, key_length, rows, data)
     if "value" in wanted:
-        found.value = _gather(native, src, value_at, value_length, rows, int(totals[kernels.VALUE_BYTES]))
+        data = memory.take("value", int(totals[kernels.VALUE_BYTES]))
+        found.value = _gather(native, src, value_at, value_length, rows, data)
     if "headers" in wanted:
         found.headers = _headers(native, src, header_at, header_count, rows, totals)
     return found
@@ -121,9 +161,8 @@ def one_source(bodies: Sequence[Body]) -> tuple[Any, Any]:
     return source, table
 
 
-def _gather(native: Native, src: Any, at: Any, length: Any, rows: int, size: int) -> Any:
+def _gather(native: Native, src: Any, at: Any, length: Any, rows: int, data: Any) -> Any:
     offsets: Any = np.empty(rows + 1, np.int32)
-    data: Any = np.empty(size, np.uint8)
     validity: Any = np.zeros((rows + 7) >> 3, np.uint8)
     nulls = native.gather(
         src.ctypes.data, at.ctypes.data, length.ctypes.data, rows,
@@ -143,8 +182,13 @@ def _headers(native: Native, src: Any, at: Any, count: Any, rows: int, totals: A
         offsets.ctypes.data, validity.ctypes.data, *(place.ctypes.data for place in places),
     )  # fmt: skip
     name_at, name_length, content_at, content_length = places
-    names = _gather(native, src, name_at, name_length, total, int(totals[kernels.HEADER_KEY_BYTES]))
-    contents = _gather(native, src, content_at, content_length, total, int(totals[kernels.HEADER_VALUE_BYTES]))
+    names, contents = (
+        _gather(native, src, *places, total, np.empty(int(totals[size]), np.uint8))
+        for places, size in (
+            ((name_at, name_length), kernels.HEADER_KEY_BYTES),
+            ((content_at, content_length), kernels.HEADER_VALUE_BYTES),
+        )
+    )
     pairs = pa.StructArray.from_arrays([header_names(names), contents], fields=list(HEADERS_TYPE.value_type))
     buffers = [pa.py_buffer(validity) if nulls else None, pa.py_buffer(offsets)]
     return pa.Array.from_buffers(HEADERS_TYPE, rows, buffers, nulls, children=[pairs])

@@ -71,6 +71,7 @@ class Decoder:
         if use_native is None:
             use_native = rows_expected > FEW_ROWS or native.load.cache_info().currsize > 0
         self._native = native.load() if use_native else None
+        self._memory = compiled.Memory()
         self.next_offset = -1
         """Behind the last whole batch that `decode` has walked past."""
 
@@ -88,7 +89,9 @@ class Decoder:
             # Most batches, and no look at each: they are neither compressed nor of aborted transactions.
             survey = compiled.Survey(self._native, view, start_offset, end_offset, check_crc=self._check_crc)
             while (table := survey.next(ROWS_MAX, BYTES_MAX)) is not None:
-                yield from self._batches(compiled.decode(self._native, view, table, start_offset, end_offset, self._wanted))
+                rows = compiled.decode(self._native, self._memory, view, table, start_offset, end_offset, self._wanted)
+                yield from self._batches(rows)
+                del rows
                 position, self.next_offset = survey.position, survey.next_offset
         walk = Walk(
             view[position:],
@@ -106,7 +109,8 @@ class Decoder:
     def _rows(self, bodies: Sequence[Body], start_offset: int, end_offset: int) -> Rows:
         if self._native is None:
             return python.decode(bodies, start_offset, end_offset, self._wanted)
-        return compiled.decode(self._native, *compiled.one_source(bodies), start_offset, end_offset, self._wanted)
+        source, table = compiled.one_source(bodies)
+        return compiled.decode(self._native, self._memory, source, table, start_offset, end_offset, self._wanted)
 
     def _batches(self, rows: Rows) -> Iterator[Any]:
         count = len(rows.offsets)
@@ -114,6 +118,9 @@ class Decoder:
             return
         arrays = [self._column(name, rows, count) for name in self.columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        if count <= ROWS_MAX:
+            yield batch
+            return
         for start in range(0, count, ROWS_MAX):
             yield batch.slice(start, ROWS_MAX)
 
