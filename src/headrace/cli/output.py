@@ -50,7 +50,8 @@ def with_admin(bootstrap: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) 
         try:
             admin = await Admin(bootstrap, security=SECURITY.get()).__aenter__()
         except BrokerUnreachable as error:
-            raise ClientError(f"{error}. Is a broker running? Start one with: headrace up") from None
+            hint = ". Is a broker running? Start one with: headrace up" if "connection refused" in str(error) else ""
+            raise ClientError(f"{error}{hint}") from None
         async with admin.cluster:
             return await work(admin)
 
