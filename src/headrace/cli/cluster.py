@@ -157,7 +157,7 @@ def _print_status(facts: dict[str, Any]) -> None:
         print(f"quorum: {quorum['error']}")
         return
     lags = ", ".join(f"{v['id']}{cluster_quorum.lag_text(v)}" for v in quorum["voters"])
-    print(f"quorum: node {quorum['leader']} leads epoch {quorum['epoch']}; voters {lags}; {len(quorum['observers'])} observers")
+    print(f"quorum: node {quorum['leader']} leads epoch {quorum['epoch']}; voters {lags}; {counted(len(quorum['observers']), 'observer')}")
 
 
 def _print_partitions(what: str, rows: list[dict[str, Any]]) -> None:

@@ -102,6 +102,7 @@ def add(
         quorum = await operations.quorum()
         if any(voter.node_id == node for voter in quorum.voters):
             raise ClientError(f"node {node} is a voter already")
+        refuse_fixed(quorum)
         directory = _directory(directory_id, data)
         if directory is None:
             directory = next((o.directory_id for o in quorum.observers if o.node_id == node), None)
@@ -113,6 +114,15 @@ def add(
 
     with_admin(bootstrap, work)
     print(f"node {node} is a voter")
+
+
+def refuse_fixed(quorum: Quorum) -> None:
+    """Voters of `controller.quorum.voters` are known by number alone, and cannot be changed while the cluster runs."""
+    if any(voter.directory_id == NO_DIRECTORY for voter in quorum.voters):
+        raise ClientError(
+            "the voters of this quorum are fixed (controller.quorum.voters): "
+            "make them replaceable first, with kafka-features.sh upgrade --feature kraft.version=1"
+        )
 
 
 def _directory(given: str | None, data: Path | None) -> bytes | None:
@@ -144,6 +154,7 @@ def remove(
     if len(found) > 1:
         ids = ", ".join(encode_uuid(v.directory_id) for v in found)
         raise ClientError(f"node {node} votes from several folders: choose one with --directory-id ({ids})")
+    refuse_fixed(quorum)
     rest = len(quorum.voters) - 1
     if not rest:
         raise ClientError(f"node {node} is the only voter: without it nothing could be decided; give another one a vote first")

@@ -7,10 +7,11 @@ import pytest
 
 from headrace.cli.cluster import split_partition
 from headrace.cli.cluster_moves import View, copies_of, parse_rate, plan_document, read_plan, watch
+from headrace.cli.cluster_quorum import NO_DIRECTORY, refuse_fixed
 from headrace.cli.supervisor import child_environment
 from headrace.client.cluster import Partition, Topic
 from headrace.client.errors import ClientError
-from headrace.client.operations import Move
+from headrace.client.operations import Move, Quorum, QuorumReplica
 
 
 @pytest.mark.parametrize(
@@ -120,3 +121,13 @@ def test_a_move_is_watched_to_its_end_and_others_do_not_count():
 def test_a_move_that_was_called_off_is_told():
     with pytest.raises(ClientError, match="1 moves were called off or replaced by others meanwhile, t-1 among them"):
         asyncio.run(watch(Moving([(2,), (1,)]), BEFORE, CHANGES, None, no_sleep))
+
+
+def test_voters_that_are_known_by_number_alone_are_left_alone():
+    def quorum_of(*directories):
+        voters = (QuorumReplica(node, directory, 5, 0, 0) for node, directory in enumerate(directories, 1))
+        return Quorum(1, 1, 5, tuple(voters), ())
+
+    refuse_fixed(quorum_of(b"a" * 16, b"b" * 16))
+    with pytest.raises(ClientError, match="fixed .*kraft.version=1"):
+        refuse_fixed(quorum_of(NO_DIRECTORY, NO_DIRECTORY))
