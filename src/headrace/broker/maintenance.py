@@ -18,8 +18,10 @@ LAG_INTERVAL_MS = 250
 FLUSH_CHECK_MS = 500
 METADATA_CHECK_MS = 10_000
 IDLE_CHECK_MS = 10_000
-NEW_LOGS_MS = 250
-"""How soon new logs get a line in the checkpoints, by which a later start would miss them: some at a time."""
+NEW_LOGS_S = 0.25
+"""How soon new logs get a line in the checkpoints, by which a later start would miss them."""
+NEW_LOGS_SHARE = 0.02
+"""Of the loop's time, where thousands are made: each time the lines of all logs are written."""
 SHRINK_AFTER_MS = 30_000
 """Idle this long, a connection gives back the buffer that a burst needed."""
 
@@ -34,6 +36,7 @@ class Maintenance:
         self._stopped = False
         self.cleaner = Cleaner(broker)
         self._lag_expected = 0.0
+        self._planning_s = 0.0
 
     def start(self) -> None:
         broker = self._broker
@@ -115,14 +118,17 @@ class Maintenance:
     def checkpoint_soon(self) -> None:
         """There is a new log."""
         if not self._stopped and "new logs" not in self._timers:
-            self._timers["new logs"] = self._runtime.loop.call_later(NEW_LOGS_MS / 1000, self._checkpoint_new)
+            delay_s = max(NEW_LOGS_S, self._planning_s / NEW_LOGS_SHARE)
+            self._timers["new logs"] = self._runtime.loop.call_later(delay_s, self._checkpoint_new)
 
     def _checkpoint_new(self) -> None:
         del self._timers["new logs"]
         self._broker.spawn(self._checkpoint())
 
     async def _checkpoint(self) -> None:
+        began = self._runtime.perf_counter()
         plan = self._broker.logs.checkpoint_plan(self._broker.node.high_watermarks())
+        self._planning_s = self._runtime.perf_counter() - began
         try:
             await self._runtime.run_in_thread(plan.run)
         except OSError as error:
