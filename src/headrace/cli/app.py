@@ -22,6 +22,17 @@ app = command_group(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+@app.callback()
+def root(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    """Kafka's job in Python: a broker that every Kafka client can use, and the tools around it."""
+    if show_version:
+        version()
+        raise typer.Exit
+
+
 # `main` hands `up` over before typer is imported; this entry is for `headrace --help`.
 @app.command("up", add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def up(context: typer.Context) -> None:

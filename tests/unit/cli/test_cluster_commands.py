@@ -129,5 +129,5 @@ def test_voters_that_are_known_by_number_alone_are_left_alone():
         return Quorum(1, 1, 5, tuple(voters), ())
 
     refuse_fixed(quorum_of(b"a" * 16, b"b" * 16))
-    with pytest.raises(ClientError, match="fixed .*kraft.version=1"):
+    with pytest.raises(ClientError, match=r"fixed .*kraft\.version=1"):
         refuse_fixed(quorum_of(NO_DIRECTORY, NO_DIRECTORY))

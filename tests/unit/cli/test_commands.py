@@ -143,7 +143,7 @@ def test_partitions_in_trouble_are_marked(command, fake):
 
 def test_help_names_every_command(command):
     out = command("--help")[1]
-    for name in ("up", "topic", "log", "doctor", "demo", "version"):
+    for name in ("up", "topic", "log", "doctor", "demo", "version", "--version"):
         assert name in out
 
 
