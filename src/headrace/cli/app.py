@@ -130,6 +130,14 @@ def version() -> None:
 take_command_config(app)
 
 
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:  # bytes of the command line that are no UTF-8
+        return False
+    return True
+
+
 def run(words: Sequence[str]) -> int:
     """Run a command; failures of the outside world become one line on stderr."""
     try:
@@ -138,7 +146,9 @@ def run(words: Sequence[str]) -> int:
         print(f"headrace: {error}", file=sys.stderr)
         return 1
     except ProtocolError as error:  # what was asked for cannot even be written down
-        print(f"headrace: this cannot be asked of a broker: {error}", file=sys.stderr)
+        broken = next((word for word in words if not _is_text(word)), None)
+        reason = error if broken is None else f"{broken!a} is not written in UTF-8"
+        print(f"headrace: this cannot be asked of a broker: {reason}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

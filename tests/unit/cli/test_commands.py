@@ -125,6 +125,12 @@ def test_numbers_that_no_request_can_hold_are_refused(words, capsys):
     assert "Error: Invalid value for" in capsys.readouterr().err
 
 
+def test_names_that_are_no_text_are_refused(command, fake):
+    code, out, err = command("topic", "create", "caf\udce9", "-b", fake.address)
+    assert (code, out) == (1, "")
+    assert err == "headrace: this cannot be asked of a broker: 'caf\\udce9' is not written in UTF-8\n"
+
+
 def test_a_broker_that_is_not_there_is_explained(command):
     (port,) = free_ports(1)
     code, out, err = command("topic", "list", "-b", f"127.0.0.1:{port}")
