@@ -26,7 +26,7 @@ from headrace.client.raw import fetch
 from headrace.records.batch import Record, build_batch, iter_records
 from headrace.spark.pipelines.load import load_pipeline
 from headrace.spark.pipelines.outside import prepare_topics, topic_ends
-from headrace.spark.source import source_schema
+from headrace.spark.schema import source_schema
 from headrace.spark.stream import HeadraceStreamReader
 from tests.reference import spark_kafka
 from tests.reference.apache import Unavailable

@@ -259,7 +259,8 @@ def test_no_broker_is_said_at_once(spark, read) -> None:
 def test_the_reader_of_tasks_travels(read, broker) -> None:
     import pickle
 
-    from headrace.spark.source import batch_reader, source_schema
+    from headrace.spark.schema import source_schema
+    from headrace.spark.source import batch_reader
 
     options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "src"}
     reader = pickle.loads(pickle.dumps(batch_reader(source_schema(options), options)))

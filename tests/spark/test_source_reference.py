@@ -8,7 +8,8 @@ import pytest
 
 from headrace.records.batch import Record
 from headrace.records.compression import Codec
-from headrace.spark.source import batch_reader, source_schema
+from headrace.spark.schema import source_schema
+from headrace.spark.source import batch_reader
 from headrace.spark.stream import HeadraceStreamReader
 from headrace.testing.broker import TestBroker
 from tests.reference import spark_kafka

@@ -10,7 +10,7 @@ import pytest
 from headrace.client.groups import Groups
 from headrace.spark.lookup import Lookup
 from headrace.spark.offsets import from_json
-from headrace.spark.source import source_schema
+from headrace.spark.schema import source_schema
 from headrace.spark.stream import HeadraceStreamReader
 from headrace.testing.broker import TestBroker
 from tests.spark.patience import run_to_end

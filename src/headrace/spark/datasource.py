@@ -20,7 +20,7 @@ class HeadraceDataSource(DataSource):
         return "headrace"
 
     def schema(self) -> StructType:
-        from headrace.spark.source import source_schema
+        from headrace.spark.schema import source_schema
 
         return source_schema(self.options)
 

@@ -15,7 +15,6 @@ from headrace.client.errors import RequestFailed
 from headrace.client.fetcher import BlockingFetcher, OffsetsGone
 from headrace.client.raw import Fetched
 from headrace.errors import Err, KafkaError
-from headrace.spark.options import check_bad_rows
 from headrace.spark.plan import Plan
 
 if TYPE_CHECKING:
@@ -46,18 +45,6 @@ class RangePartition(InputPartition):
     end_offset: int
 
 
-def typed_values(plan: Plan) -> "TypedValues | None":
-    """How values are decoded, where the options ask for it; None for bytes as they are."""
-    check_bad_rows(plan.values)
-    if plan.values["valueFormat"] is None:
-        return None
-    # Schemas, registries and letters: nothing that a read of plain bytes should wait for.
-    from headrace.spark.formats import decoder_for
-    from headrace.spark.formats.bad_rows import TypedValues
-
-    return TypedValues(decoder_for(plan.values), plan.values, plan.task_client)
-
-
 def read_range(
     plan: Plan, schema: StructType, wanted: InputPartition, typed: "TypedValues | None" = None
 ) -> Iterator[Any]:
@@ -83,10 +70,14 @@ def read_range(
         fetch_bytes=plan.fetch_bytes,
         read_committed=plan.read_committed,
     )
+    is_finished = typed is None and decoder.schema.equals(arrow)
     try:
         while (got := _next(plan, wanted, fetcher)) is not None:
             try:
                 for batch in decoder.decode(got.records, fetcher.answer_start, wanted.end_offset, got.aborted):
+                    if is_finished:
+                        yield batch
+                        continue
                     columns = batch.columns
                     if typed is not None:
                         columns = typed.apply(batch, wanted.topic, wanted.partition, arrow.names)

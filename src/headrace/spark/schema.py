@@ -1,7 +1,10 @@
-"""Which columns a read gives: those of Spark's Kafka source, or the ones that an option or a schema picks from them."""
+"""Which columns a read gives: those of Spark's Kafka source, or the ones that an option or a schema picks from them.
+
+Spark asks for them in a process of its own, before anything else: nothing here loads Arrow or talks to brokers.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import (
     ArrayType,
@@ -15,7 +18,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headrace.spark.options import OptionError
+from headrace.spark.options import OptionError, check_bad_rows
+from headrace.spark.plan import Plan, read_plan
+
+if TYPE_CHECKING:
+    from headrace.spark.formats.bad_rows import TypedValues
 
 TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -30,6 +37,25 @@ TYPES: dict[str, DataType] = {
     ),
 }
 HEADERS = "headers"
+
+
+def source_schema(options: Mapping[str, str]) -> StructType:
+    """The columns of a read; asked first of all, so that bad options are answered at load()."""
+    plan = read_plan(options)
+    typed = typed_values(plan)
+    return default_schema(plan.values, typed and typed.decoder.spark_schema)
+
+
+def typed_values(plan: Plan) -> "TypedValues | None":
+    """How values are decoded, where the options ask for it; None for bytes as they are."""
+    check_bad_rows(plan.values)
+    if plan.values["valueFormat"] is None:
+        return None
+    # Schemas, registries and letters: nothing that a read of plain bytes should wait for.
+    from headrace.spark.formats import decoder_for
+    from headrace.spark.formats.bad_rows import TypedValues
+
+    return TypedValues(decoder_for(plan.values), plan.values, plan.task_client)
 
 
 def default_schema(values: Mapping[str, Any], value_type: DataType | None = None) -> StructType:

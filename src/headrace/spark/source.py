@@ -13,15 +13,8 @@ from headrace.spark.filters import Narrowing
 from headrace.spark.lookup import Lookup
 from headrace.spark.offsets import OffsetRange, split
 from headrace.spark.plan import Plan, read_plan
-from headrace.spark.reader import RangePartition, read_range, typed_values
-from headrace.spark.schema import check_schema, default_schema
-
-
-def source_schema(options: Mapping[str, str]) -> StructType:
-    """The columns of a read; asked first of all, so that bad options are answered at load()."""
-    plan = read_plan(options)
-    typed = typed_values(plan)
-    return default_schema(plan.values, typed and typed.decoder.spark_schema)
+from headrace.spark.reader import RangePartition, read_range
+from headrace.spark.schema import check_schema, typed_values
 
 
 class HeadraceReader(DataSourceReader):

@@ -22,8 +22,8 @@ from headrace.spark.lookup import Lookup
 from headrace.spark.offsets import OffsetRange, Offsets, available, from_json, limited, listed, to_json
 from headrace.spark.plan import read_plan
 from headrace.spark.progress import Progress
-from headrace.spark.reader import read_range, report_loss, typed_values
-from headrace.spark.schema import check_schema
+from headrace.spark.reader import read_range, report_loss
+from headrace.spark.schema import check_schema, typed_values
 from headrace.spark.source import tasks
 
 Json = dict[str, Any]
