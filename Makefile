@@ -7,6 +7,7 @@ STAMP  := $(VENV)/.installed
 ARGS   ?=
 # Processes that share the tests; most tests wait most of the time, some keep a core busy.
 JOBS   ?= 2
+OFFLINE := packages could not be fetched: is this machine online? PIP_INDEX_URL and UV_DEFAULT_INDEX name a mirror; then make again
 .DEFAULT_GOAL := help
 # Compiled modules are kept: without them every start of a broker compiles a hundred files.
 export PYTHONDONTWRITEBYTECODE =
@@ -18,9 +19,9 @@ $(BASE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headrace needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
 	@echo "1/3 making $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv || { echo "$(OFFLINE)"; exit 1; }
 	@echo "2/3 installing headrace with Spark and a Java runtime (about 600 MB the first time, none of it outside $(VENV) and uv's cache)"
-	@$(BIN)/uv pip install --python $(BIN)/python -e '.[all]'
+	@$(BIN)/uv pip install --python $(BIN)/python -e '.[all]' || { echo "$(OFFLINE)"; exit 1; }
 	@echo "3/3 compiling"
 	@$(BIN)/python -m compileall -q src
 # What Spark's Python processes import: they have ten seconds to start, and a busy machine may take them to compile it.
