@@ -11,7 +11,7 @@ import pytest
 from headrace.client.admin import Admin
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.client.group_consumer import ConsumedRecord, GroupConsumer
-from headrace.client.groups import Groups
+from headrace.client.groups import Groups, TopicPartition
 from headrace.client.raw import produce
 from headrace.errors import Err
 from headrace.records.batch import BatchBuilder
@@ -216,6 +216,52 @@ def test_a_deleted_start_is_skipped_by_the_reset(broker: TestBroker) -> None:
             consumer.seek(topic.name, 0, 2)
             await topic.admin.delete_records(topic.name, {0: 7})
             assert (await read(consumer, 3))[-3:] == [(0, 7), (0, 8), (0, 9)]
+
+    run(broker, work, partitions=1)
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 1.0], ids=["at once", "later"])
+def test_a_topic_made_again_is_read_from_its_start(broker: TestBroker, pause_s: float) -> None:
+    """It has the name and the partitions of the one that was deleted, and other records at the same offsets."""
+
+    async def work(topic: Topic) -> None:
+        await topic.fill(10)
+        lost: list[Any] = []
+
+        async def on_lost(partitions: frozenset[TopicPartition]) -> None:
+            lost.extend(partitions)
+
+        async with member(broker, topic, auto_commit_ms=300, on_lost=on_lost, on_revoked=on_lost) as consumer:
+            await read(consumer, 10)
+            await topic.admin.delete_topic(topic.name)
+            await asyncio.sleep(pause_s)
+            await topic.admin.create_topic(topic.name, 1, 1)
+            topic.admin.cluster.topics.clear()
+            topic.ends = [0]
+            await topic.fill(20)
+            assert await read(consumer, 20) == [(0, offset) for offset in range(20)]
+            assert lost == [(topic.name, 0)]
+
+    run(broker, work, partitions=1)
+
+
+def test_a_deleted_topic_takes_nothing_from_the_others(broker: TestBroker) -> None:
+    async def work(topic: Topic) -> None:
+        doomed = Topic(topic.admin, f"{topic.name}-doomed", 1)
+        await topic.admin.create_topic(doomed.name, 1, 1)
+        await doomed.fill(5)
+        await topic.fill(5)
+        options: dict[str, Any] = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 50, "auto_commit_ms": 300}
+        async with GroupConsumer(broker.bootstrap, group=topic.name, topics=[topic.name, doomed.name], **options) as consumer:
+            await read(consumer, 10)
+            await topic.admin.delete_topic(doomed.name)
+            await topic.fill(5)
+            assert await read(consumer, 5) == [(0, offset) for offset in range(5, 10)]
+            while consumer.assignment != {(topic.name, 0)}:
+                await consumer.poll(0.1)
+            await topic.fill(5)
+            await read(consumer, 5)
+        assert (await Groups(topic.admin).committed(topic.name))[topic.name, 0].offset == 15
 
     run(broker, work, partitions=1)
 

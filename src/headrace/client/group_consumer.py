@@ -121,8 +121,7 @@ class GroupConsumer:
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Go on from any offset, back or forth."""
-        self._place(topic, partition)
-        self._fetcher.places[topic, partition] = Place(offset)
+        self._fetcher.places[topic, partition] = Place(offset, self._place(topic, partition).topic_id)
 
     def _place(self, topic: str, partition: int) -> Place:
         place = self._fetcher.places.get((topic, partition))
@@ -167,6 +166,12 @@ class GroupConsumer:
             self._drop(lost)
             if lost:
                 await self._on_lost(lost)
+        if member.replaced:
+            replaced, member.replaced = member.replaced, set()
+            lost = frozenset(at for at in places if at[0] in replaced)
+            self._drop(lost)
+            if lost:
+                await self._on_lost(lost)
         wanted = member.wanted
         gone = frozenset(places) - wanted
         if gone:
@@ -179,9 +184,10 @@ class GroupConsumer:
         if new:
             # The group counts on this member for them even before it knows where to begin.
             member.owns(wanted)
+            ids = dict(member.topic_ids)
             starts = await self._starts(new)
             if self._expulsions == member.expulsions:
-                places.update((at, Place(offset)) for at, offset in starts.items())
+                places.update((at, Place(offset, ids[at[0]])) for at, offset in starts.items())
                 await self._on_assigned(new)
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
@@ -205,7 +211,8 @@ class GroupConsumer:
             offsets = {at: place.position for at, place in places.items() if self._committed.get(at) != place.position}
         if offsets:
             epochs = {at: places[at].leader_epoch for at in offsets if at in places}
-            await self._member.commit(offsets, epochs)
+            ids = self._member.topic_ids | {at[0]: place.topic_id for at, place in places.items()}
+            await self._member.commit(offsets, epochs, ids)
             self._committed.update(offsets)
 
     async def _commit_if_due(self, now_s: float) -> None:

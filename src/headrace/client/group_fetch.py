@@ -57,10 +57,12 @@ class ConsumedRecord(msgspec.Struct, frozen=True, gc=False):
 class Place:
     """How far one partition has been read."""
 
-    __slots__ = ("end_offset", "leader_epoch", "position", "waiting", "waiting_end")
+    __slots__ = ("end_offset", "leader_epoch", "position", "topic_id", "waiting", "waiting_end")
 
-    def __init__(self, position: int) -> None:
+    def __init__(self, position: int, topic_id: bytes) -> None:
         self.position = position
+        self.topic_id = topic_id
+        """A position means nothing in another topic that has taken the name."""
         self.leader_epoch = -1
         self.end_offset = -1
         """Where the partition ended at the last fetch: the high watermark, or the last stable offset."""
@@ -147,7 +149,7 @@ class Fetcher:
         for (topic, index), place in self.places.items():
             if place.waiting is None:
                 known = self._cluster.topics.get(topic)
-                row = known.partitions.get(index) if known is not None else None
+                row = known.partitions.get(index) if known is not None and known.topic_id == place.topic_id else None
                 by_leader.setdefault(row.leader if row is not None else NO_LEADER, []).append((topic, index))
         for leader, partitions in by_leader.items():
             if leader not in self._under_way:
@@ -219,7 +221,7 @@ class Fetcher:
 
     def _is_known(self, topic: str, index: int) -> bool:
         found = self._cluster.topics.get(topic)
-        return found is not None and index in found.partitions
+        return found is not None and index in found.partitions and found.topic_id == self.places[topic, index].topic_id
 
     def _request(self, starts: dict[TopicPartition, int]) -> tuple[m.FetchRequest, bool]:
         kind = m.FetchRequest

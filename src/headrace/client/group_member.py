@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from headrace.client.admin import Admin, only
-from headrace.client.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, Cluster
+from headrace.client.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, NO_TOPIC_ID, Cluster
 from headrace.client.connection import Connection
 from headrace.client.errors import ClientError, RequestFailed, SecurityFailed, UnsupportedApi, check
 from headrace.client.groups import BY_NAME_VERSION, SEVERAL_GROUPS_VERSION, Groups, TopicPartition
@@ -25,6 +25,7 @@ JOINING, LEAVING, LEAVING_FOR_A_WHILE = 0, -1, -2
 EXPELLED = frozenset({Err.FENCED_MEMBER_EPOCH, Err.UNKNOWN_MEMBER_ID})
 """The group goes on without this member: what it had may belong to another one already."""
 COORDINATOR_MOVED = frozenset({Err.NOT_COORDINATOR, Err.COORDINATOR_NOT_AVAILABLE, Err.BROKER_NOT_AVAILABLE})
+GONE = frozenset({Err.UNKNOWN_TOPIC_OR_PARTITION, Err.UNKNOWN_TOPIC_ID})
 HEARTBEAT_S_BEFORE_TOLD = 1.0
 LEAVE_LIMIT_S = 5.0
 
@@ -54,6 +55,10 @@ class GroupMember:
         self.instance_id = instance_id
         self.epoch = JOINING
         self.wanted: frozenset[TopicPartition] = frozenset()
+        self.topic_ids: dict[str, bytes] = {}
+        """Of topics that were ever wanted, by name."""
+        self.replaced: set[str] = set()
+        """Topics that were deleted and made again: what is held of them is of the old one. Cleared by the owner."""
         self.expulsions = 0
         """How often the group has gone on without this member; nothing it held since may be committed."""
         self.failure: ClientError | None = None
@@ -181,7 +186,7 @@ class GroupMember:
         if self._owned != self._said or self.epoch == JOINING:
             owned: dict[bytes, list[int]] = {}
             for topic, index in sorted(self._owned):
-                owned.setdefault(self.cluster.topics[topic].topic_id, []).append(index)
+                owned.setdefault(self.topic_ids[topic], []).append(index)
             request.topic_partitions = [Heartbeat.TopicPartitions(topic_id=i, partitions=p) for i, p in owned.items()]
         return request
 
@@ -191,19 +196,29 @@ class GroupMember:
             await self.cluster.refresh(self.topics)
             self._ids = {topic.topic_id: topic.name for topic in self.cluster.topics.values()}
         # A topic that is not known here yet is taken when it is: the next full heartbeat names it again.
-        known = [(self._ids[row.topic_id], row.partitions) for row in rows if row.topic_id in self._ids]
+        known = {self._ids[row.topic_id]: row for row in rows if row.topic_id in self._ids}
         if len(known) < len(rows):
             self._said = None
-        wanted = frozenset((name, index) for name, partitions in known for index in partitions)
-        if wanted != self.wanted:
+        replaced = {name for name, row in known.items() if self.topic_ids.get(name, row.topic_id) != row.topic_id}
+        self.topic_ids.update((name, row.topic_id) for name, row in known.items())
+        self.replaced |= replaced
+        wanted = frozenset((name, index) for name, row in known.items() for index in row.partitions)
+        if wanted != self.wanted or replaced:
             self.wanted = wanted
             self._on_change()
 
     # -- offsets
 
-    async def commit(self, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> None:
-        """Commit as this member. Raises RequestFailed when the group has gone on without it."""
+    async def commit(
+        self, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]
+    ) -> None:
+        """Commit as this member. Raises RequestFailed when the group has gone on without it.
+
+        By id where the broker can, so that nothing is committed to a topic that has taken another's name. What is to be
+        committed of a topic that is gone is passed over.
+        """
         kind = m.OffsetCommitRequest
+        by_name = not all(topic_ids.get(topic) for topic, _ in offsets)
         topics: dict[str, list[Any]] = {}
         for (topic, index), offset in sorted(offsets.items()):
             row = kind.OffsetCommitRequestPartition(
@@ -217,17 +232,32 @@ class GroupMember:
                 generation_id_or_member_epoch=self.epoch,
                 member_id=self.member_id,
                 group_instance_id=self.instance_id,
-                topics=[kind.OffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()],
+                topics=[
+                    kind.OffsetCommitRequestTopic(name=name, topic_id=topic_ids.get(name, NO_TOPIC_ID), partitions=rows)
+                    for name, rows in topics.items()
+                ],
             )
             answer: m.OffsetCommitResponse = await connection.request(
-                ApiKey.OFFSET_COMMIT, request, version_max=BY_NAME_VERSION, timeout_s=self.cluster.request_timeout_s
+                ApiKey.OFFSET_COMMIT,
+                request,
+                version_max=BY_NAME_VERSION if by_name else None,
+                timeout_s=self.cluster.request_timeout_s,
             )
+            names = {topic_id: name for name, topic_id in topic_ids.items()}
             for topic in answer.topics:
+                name = topic.name or names.get(topic.topic_id, "")
                 for part in topic.partitions:
-                    what = f"commit of group {self.group_id!r} in {topic.name}-{part.partition_index}"
-                    check(part.error_code, what)
+                    if part.error_code in GONE and await self._is_gone(name, topic_ids.get(name)):
+                        continue
+                    check(part.error_code, f"commit of group {self.group_id!r} in {name}-{part.partition_index}")
 
         await self._patiently(ask)
+
+    async def _is_gone(self, topic: str, topic_id: bytes | None) -> bool:
+        """Whether the topic is deleted, or another has its name by now."""
+        await self.cluster.refresh([topic])
+        found = self.cluster.topics.get(topic)
+        return found is None or topic_id not in (None, found.topic_id)
 
     async def committed(self, partitions: Iterable[TopicPartition], *, stable: bool) -> dict[TopicPartition, int]:
         """Committed offsets of those partitions that have one. With `stable`, waits for open transactions' commits."""

@@ -56,7 +56,7 @@ def test_damage_is_noticed():
 
 
 def test_a_place_moves_over_what_nobody_sees():
-    place = Place(0)
+    place = Place(0, bytes(16))
     place.waiting, place.waiting_end = visible_records(batch(0, 2) + marker(2, 7, committed=True), 0, ()), 3
     assert [record.offset for record in place.take(1)] == [0] and place.position == 1
     assert [record.offset for record in place.take(5)] == [1] and place.position == 3 and place.waiting is None
@@ -70,7 +70,7 @@ def damaged_after(good: int) -> bytes:
 
 
 def test_damage_loses_neither_what_was_before_it_nor_what_is_behind_it():
-    place = Place(0)
+    place = Place(0, bytes(16))
     place.waiting, place.waiting_end = visible_records(damaged_after(3), 0, ()), 7
     assert [record.offset for record in place.take(9)] == [0, 1, 2]
     assert place.position == 3 and place.waiting is None, "to be fetched again"
@@ -83,7 +83,7 @@ def test_damage_loses_neither_what_was_before_it_nor_what_is_behind_it():
 
 def test_damage_in_one_partition_keeps_back_no_record_of_another():
     fetcher = Fetcher(Cluster("127.0.0.1:1"), lambda: None, reset="none", read_committed=False, fetch_bytes_max=1, max_wait_ms=1)
-    sound, bad = fetcher.places["t", 0], fetcher.places["t", 1] = Place(0), Place(0)
+    sound, bad = fetcher.places["t", 0], fetcher.places["t", 1] = Place(0, bytes(16)), Place(0, bytes(16))
     seen, failures = [], 0
     for _ in range(4):
         # As after a fetch of everything that is asked for again.
