@@ -103,7 +103,7 @@ class Outcome:
         self.revocable = True
         """False when the handler has changed volatile state already, so that its records must be written."""
         self.atomic = True
-        """False when the records may be spread over several batches (expiry, deleted topics)."""
+        """False when the records may be spread over several batches (expiry, deleted topics and groups)."""
 
     def complete(self, promise: Promise, response: Any) -> None:
         promise.response = response

@@ -273,6 +273,8 @@ class GroupShard:
         """`response`: a DeletableGroupResult for each."""
         results: list[m.DeleteGroupsResponse.DeletableGroupResult] = []
         out = Outcome(results)
+        # Half a deletion is no harm, and can be asked for again; what does not fit one batch could never be deleted.
+        out.atomic = False
         deleted: set[str] = set()
         for group_id in group_ids:
             error = Err.NONE

@@ -373,6 +373,25 @@ def test_a_commit_too_large_for_a_batch_changes_nothing() -> None:
     in_world(main)
 
 
+def test_a_group_with_more_offsets_than_fit_a_batch_can_be_deleted() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.create_topic("wide", 100)
+            machine.broker.replicas.by_name[OFFSETS_TOPIC][partition_for("g", 4)].log.config = _small(machine)
+            groups = Groups(admin)
+            for start in range(0, 100, 10):
+                await groups.commit("g", {("wide", start + index): 1 for index in range(10)})
+            assert len(await committed("g")) == 100
+            await groups.delete("g")
+            assert await committed("g") == {}
+            machine.node.crash(CrashMode.LOSE)
+            await machine.start()
+            assert await committed("g") == {}
+
+    in_world(main)
+
+
 def _small(machine: Machine) -> Any:
     import msgspec
 
