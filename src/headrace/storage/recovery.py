@@ -427,6 +427,8 @@ class _Recovery:
             if reason is not None:
                 self._cut_off(segment, reason)
                 continue
+            if self.next_offset < segment.base_offset and not self.config.compact and self.committed is not None:
+                self._leave_hole(segment.base_offset)
             try:
                 self._check(segment)
             except CorruptSegment as damage:
@@ -440,7 +442,9 @@ class _Recovery:
         if self.config.compact and self.committed is None:
             return None  # compaction leaves gaps too, but only below what was checkpointed as committed before it
         gap = segment.base_offset - self.next_offset
-        if 0 < gap <= RELATIVE_OFFSET_MAX and self._may_be_torn(1 + len(self._later(segment))):
+        later = self._later(segment)
+        nothing_follows = not segment.size and not later and not self.config.compact
+        if 0 < gap <= RELATIVE_OFFSET_MAX and (nothing_follows or self._may_be_torn(1 + len(later))):
             return f"the segment before it ends at {self.next_offset}: its end did not reach the disk"
         return None
 
@@ -526,6 +530,17 @@ class _Recovery:
         self.report.holes.append(Hole(segment.base_offset, following, path))
         self.report.quarantined = True
         self.next_offset = max(self.next_offset, following)
+
+    def _leave_hole(self, end_offset: int) -> None:
+        """Records that were committed are gone without a trace: an empty file keeps their place, as one set aside would."""
+        path = f"{self.path}/{file_name(self.next_offset, '.log' + CORRUPT_SUFFIX)}"
+        if any(hole.end_offset >= end_offset > hole.start_offset for hole in self.report.holes):
+            return  # known already
+        self.disk.open(path, create=True).close()
+        self.disk.sync_dir(self.path)
+        self.report.holes.append(Hole(self.next_offset, end_offset, path))
+        self.report.quarantined = True
+        self.report.say(f"lacks offsets {self.next_offset} to {end_offset - 1}, which were committed")
 
     def _cut_off(self, segment: Segment, reason: str) -> None:
         self.report.bytes_truncated += segment.size

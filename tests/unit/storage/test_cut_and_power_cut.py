@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from headrace.config import LogConfig
+from headrace.errors import KafkaError
 from headrace.storage.log import Log
 from headrace.testing.simulator.disk import MemoryDisk
 from headrace.testing.simulator.faults import PowerCut
@@ -71,6 +72,38 @@ def test_a_segment_behind_a_lost_end_does_not_count(compact: bool, lost_from: in
     found = open_log(disk, config=config, recovery_point=8, committed=8)
     assert offsets(read_all(found)) == list(range(lost_from))
     assert found.end_offset == lost_from
+
+
+@pytest.mark.parametrize(("size_from", "hole"), [(0, 8), (2, 10)])
+def test_a_gap_among_what_was_committed_is_a_hole(size_from: int, hole: int) -> None:
+    """Without fsync a power cut may take the end of one segment and leave the next one. Nobody is to step over it."""
+    config = LogConfig(segment_bytes=500)
+    disk = written(config)
+    path = f"/data/topic-0/{8:020}.log"
+    disk.open(path).truncate(disk.size(path) * size_from // 4)
+    for start in range(2):
+        found = open_log(disk, config=config, recovery_point=8, committed=20)
+        assert [(known.start_offset, known.end_offset) for known in found.holes] == [(hole, 12)]
+        assert found.recovery.quarantined == (start == 0) and found.end_offset == END
+        with pytest.raises(KafkaError, match="STORAGE"):
+            found.read(hole, 1000, END)
+        assert found.read(12, 1000, END) is not None
+        found.abandon()
+    found = open_log(disk, config=config, recovery_point=8, committed=20)
+    found.truncate_to(hole)  # and so it is copied anew
+    while found.end_offset < END:
+        append(found, 1, size=40)
+    assert not found.holes and offsets(read_all(found)) == list(range(END))
+
+
+def test_a_lost_end_with_nothing_behind_it_is_the_end() -> None:
+    """A segment had just been begun. What is missed is known by the high watermark, and offsets go on where records end."""
+    config = LogConfig(segment_bytes=500)
+    disk = written(config)
+    disk.open(f"/data/topic-0/{16:020}.log").truncate(0)
+    disk.open(f"/data/topic-0/{20:020}.log").truncate(0)
+    found = open_log(disk, config=config, recovery_point=16, committed=22)
+    assert not found.holes and found.end_offset == 16
 
 
 def test_a_gap_below_what_is_committed_is_left_to_compaction() -> None:
