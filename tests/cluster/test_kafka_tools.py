@@ -48,6 +48,21 @@ def test_kafka_metadata_quorum_describes_it(cluster: TestCluster) -> None:
     ]
 
 
+def test_kafka_tools_may_ask_the_controllers_themselves(cluster: TestCluster) -> None:
+    ports = {number: node.node.controller_port for number, node in cluster.nodes.items()}
+    there = ["--bootstrap-controller", ",".join(f"127.0.0.1:{port}" for port in ports.values())]
+    rows = run_tool(f"{TOOLS}.ClusterTool", "list-endpoints", *there).splitlines()[1:]
+    assert [row.split() for row in rows] == [[str(n), "127.0.0.1", str(port), "null", "controller"] for n, port in ports.items()]
+    defaults = ["--entity-type", "brokers", "--entity-default"]
+    run_tool("kafka.admin.ConfigCommand", *there, "--alter", *defaults, "--add-config", "max.connections=4321")
+    try:
+        assert "max.connections=4321" in run_tool("kafka.admin.ConfigCommand", *there, "--describe", *defaults)
+    finally:
+        run_tool("kafka.admin.ConfigCommand", *there, "--alter", *defaults, "--delete-config", "max.connections")
+    text = run_tool(f"{TOOLS}.AclCommand", *there, "--list", check=False)
+    assert "SecurityDisabledException" in text, text
+
+
 def test_kafka_topics_describes_replicas_and_isr(cluster: TestCluster) -> None:
     cluster.create_topic("described", assignments={0: [2, 3, 1], 1: [3, 1, 2]})
     text = run(cluster, "TopicCommand", "--describe", "--topic", "described")

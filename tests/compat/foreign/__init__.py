@@ -102,9 +102,13 @@ PROGRAMS = {
     "krafka-consumer-protocol": Program(lambda: rust("krafka"), more=("consumer",)),
     "kcat": Program(kcat),
     "java-2.1": Program(_clients("2.1.0")),
+    "java-2.8": Program(_clients("2.8.0")),
     "java-3.0": Program(_clients("3.0.0")),
+    "java-3.9": Program(_clients("3.9.0")),
+    "java-4.1": Program(_clients("4.1.0")),
     "java-4.3": Program(_clients("4.3.1")),
     "java-4.3-consumer-protocol": Program(_clients("4.3.1"), more=("consumer",)),
     "java-4.3-admin": Program(lambda: kafka_java("Modern.java", "kafka-clients", "4.3.1"), loads=False),
+    "streams-3.9": Program(lambda: kafka_java("Streams.java", "kafka-streams", "3.9.0"), loads=False),
     "streams-4.3": Program(lambda: kafka_java("Streams.java", "kafka-streams", "4.3.1"), loads=False),
 }
