@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
 REFRESH_MS = 10_000
+REST = 20
+"""A round is followed by so many times its own length of rest: a million offsets must not cost a large share of a core."""
 SLICE_SECONDS = 0.002
 SHOWN_MAX = 1_000
 """Pairs of group and topic in the metrics: those with the largest lag. Names are the users', so there must be an end."""
@@ -54,13 +56,19 @@ class LagWatch:
         self._broker = broker
         self._perf_counter = broker.runtime.perf_counter
         self._slice_end = 0.0
+        self._slices = 0
         self.latest = Round([], 0, 0, 0)
+
+    def rest_ms(self) -> int:
+        """How long to wait after the latest round."""
+        return max(REFRESH_MS, int(REST * self._slices * SLICE_SECONDS * 1000))
 
     async def refresh(self) -> None:
         """One round, between other work."""
         broker = self._broker
         found: list[Lag] = []
         groups = offsets = 0
+        self._slices = 0
         self._slice_end = self._perf_counter() + SLICE_SECONDS
         for host in list(broker.groups.active()):
             by_group = host.shard.offsets.by_group
@@ -90,6 +98,7 @@ class LagWatch:
                 seconds = max(seconds, age_s)
             if self._perf_counter() > self._slice_end:
                 await asyncio.sleep(0)
+                self._slices += 1
                 self._slice_end = self._perf_counter() + SLICE_SECONDS
         return Lag(group, topic, records, seconds) if known else None
 

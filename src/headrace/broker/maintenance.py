@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from headrace.broker.cleaner import Cleaner
-from headrace.broker.lag import REFRESH_MS
 from headrace.storage.files import NO_SPACE
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class Maintenance:
         self._every("producers", lambda: config["producer.id.expiration.check.interval.ms"], self._producers)
         self._every("offsets", lambda: config["offsets.retention.check.interval.ms"], self._broker.groups.expire)
         if config["metrics.port"] is not None and config["metrics.port"] >= 0:  # nobody else asks
-            self._every("lag of groups", lambda: REFRESH_MS, self._broker.lag.refresh)
+            self._every("lag of groups", self._broker.lag.rest_ms, self._broker.lag.refresh)
         self._watch_lag()
 
     def stop(self) -> None:

@@ -1,6 +1,7 @@
 """Lag in records and in seconds, from the offsets and the time index of a broker in a simulated world."""
 
 from collections.abc import Callable
+from itertools import count
 
 from headrace.broker import lag as lag_module
 from headrace.broker.lag import lag_of
@@ -129,6 +130,27 @@ def test_a_round_sums_over_partitions_and_has_a_limit() -> None:
         assert shown["headrace_group_lags_hidden"].samples[0].value == 1
 
     in_world(main)
+
+
+def test_the_more_there_is_to_look_at_the_longer_it_rests() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.create_topic("wide", 300)
+            await Groups(admin).commit("g", {("wide", index): 0 for index in range(300)})
+        watch = machine.broker.lag
+        await watch.refresh()
+        assert watch.rest_ms() == lag_module.REFRESH_MS
+        seconds = count(step=lag_module.SLICE_SECONDS * 0.6)
+        watch._perf_counter = lambda: next(seconds)  # type: ignore[method-assign, assignment]
+        await watch.refresh()
+        assert watch.rest_ms() > 10 * lag_module.REFRESH_MS
+
+    before, lag_module.REFRESH_MS = lag_module.REFRESH_MS, 100
+    try:
+        in_world(main)
+    finally:
+        lag_module.REFRESH_MS = before
 
 
 def test_a_leader_is_asked_once_about_many_partitions_and_what_is_gone_is_left_open() -> None:
