@@ -12,21 +12,28 @@ from collections.abc import Sequence
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
     show_what_can_be_shown()
+    try:
+        sys.exit(dispatch(list(sys.argv[1:] if arguments is None else arguments)))
+    except KeyboardInterrupt:  # while modules were imported, which nothing else catches
+        sys.exit(130)
+
+
+def dispatch(words: list[str]) -> int:
+    """Import what a command needs, and run it."""
     if words and words[0] == "up":
         gc.disable()  # nothing made while starting becomes garbage; the broker turns it on again once it runs
         from headrace.cli.up import main as up
 
-        sys.exit(up(words[1:]))
+        return up(words[1:])
     if words in (["version"], ["--version"]):
         from headrace import __version__
 
         print(f"headrace {__version__}")
-        sys.exit(0)
+        return 0
     from headrace.cli.app import run
 
-    sys.exit(run(words))
+    return run(words)
 
 
 def show_what_can_be_shown() -> None:

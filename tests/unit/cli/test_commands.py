@@ -217,6 +217,16 @@ def test_styles_are_left_out_where_they_are_not_wanted(capsys, monkeypatch, name
     assert capsys.readouterr().out == "A\nb\n"
 
 
+def test_ctrl_c_while_a_command_is_imported_is_no_traceback(monkeypatch, capsys):
+    def interrupted(words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headrace.cli.main.dispatch", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        main(["up"])
+    assert stop.value.code == 130 and capsys.readouterr().err == ""
+
+
 def test_a_reader_that_stops_early_causes_no_noise(tmp_path):
     log = tmp_path / "replication-offset-checkpoint"
     rows = "".join(f"topic {number} 5\n" for number in range(50_000))
