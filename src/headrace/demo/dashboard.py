@@ -205,7 +205,7 @@ def command() -> str:
     mine = Path(sys.executable).with_name("headrace")
     if shutil.which("headrace") is not None or not mine.exists():
         return "headrace"
-    return os.path.relpath(mine) if mine.is_relative_to(Path.cwd()) else str(mine)
+    return min(os.path.relpath(mine), str(mine), key=len)
 
 
 def line(status: Status) -> str:
