@@ -100,12 +100,13 @@ class Log(LogReader):
         producers: ProducerStates | None = None,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         committed: int | None = None,
+        cleaned: int = 0,
     ) -> "Log":
         """Open or create a partition's folder. `recovery` then says what had to be done.
 
         `clean` promises that the last life closed this log; otherwise everything from the recovery point on is
-        checked. Below `committed`, where known, damage is never taken for an unfinished write. The folder's own topic
-        id wins; `topic_id` is written where there is none.
+        checked. Below `committed`, where known, damage is never taken for an unfinished write, and below `cleaned` no gap
+        for damage. The folder's own topic id wins; `topic_id` is written where there is none.
         """
         if pool is None:
             pool = FilePool(disk)
@@ -123,6 +124,7 @@ class Log(LogReader):
             producers=producers,
             producer_expiration_ms=producer_expiration_ms,
             committed=max(committed or 0, recovery_point) if committed is not None or recovery_point else None,
+            cleaned=cleaned,
         )
         log = cls(
             pool,

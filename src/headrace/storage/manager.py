@@ -364,6 +364,7 @@ class LogManager:
                 recovery_point=item.recovery_point,
                 log_start=item.log_start,
                 committed=item.committed,
+                cleaned=item.log_dir.cleaned.get(item.partition, 0),
                 now_ms=now_ms,
                 pool=self.pool,
                 producers=ProducerStates(verify_transactions=self.verify_transactions),

@@ -107,6 +107,7 @@ def load_folder(
     producers: ProducerStates,
     producer_expiration_ms: int,
     committed: int | None,
+    cleaned: int = 0,
 ) -> LoadedFolder:
     """Bring a partition's folder into a state that may be served."""
     disk = pool.disk
@@ -127,7 +128,7 @@ def load_folder(
         if clean:
             report.clean = clean = False
             recovery_point = segments[-1].base_offset
-        _Recovery(pool, path, config, segments, epochs, report, producers, snapshots, committed).run(
+        _Recovery(pool, path, config, segments, epochs, report, producers, snapshots, committed, cleaned).run(
             recovery_point, now_ms
         )
         end_offset = _end_offset(segments[-1]) if segments else 0
@@ -393,6 +394,7 @@ class _Recovery:
         producers: ProducerStates,
         snapshots: Snapshots,
         committed: int | None,
+        cleaned: int,
     ) -> None:
         self.pool = pool
         self.disk = pool.disk
@@ -405,6 +407,7 @@ class _Recovery:
         self.snapshots = snapshots
         self.next_offset = 0
         self.committed = committed
+        self.cleaned = cleaned
 
     def run(self, recovery_point: int, now_ms: int) -> None:
         segments = self.segments
@@ -427,7 +430,7 @@ class _Recovery:
             if reason is not None:
                 self._cut_off(segment, reason)
                 continue
-            if self.next_offset < segment.base_offset and not self.config.compact and self.committed is not None:
+            if self.next_offset < segment.base_offset and self._is_missed(segment.base_offset):
                 self._leave_hole(segment.base_offset)
             try:
                 self._check(segment)
@@ -447,6 +450,10 @@ class _Recovery:
         if 0 < gap <= RELATIVE_OFFSET_MAX and (nothing_follows or self._may_be_torn(1 + len(later))):
             return f"the segment before it ends at {self.next_offset}: its end did not reach the disk"
         return None
+
+    def _is_missed(self, end_offset: int) -> bool:
+        """Whether a gap up to there cannot be compaction's: not in a log that is compacted, nor where it once was."""
+        return not self.config.compact and self.committed is not None and end_offset > self.cleaned
 
     def _may_be_torn(self, segments_behind: int) -> bool:
         """Whether what is wrong at `next_offset` can be an unfinished write, so that nobody was promised what follows."""

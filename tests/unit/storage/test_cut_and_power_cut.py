@@ -106,6 +106,13 @@ def test_a_lost_end_with_nothing_behind_it_is_the_end() -> None:
     assert not found.holes and found.end_offset == 16
 
 
+def test_a_gap_of_a_log_that_was_once_compacted_is_no_hole() -> None:
+    disk = written(LogConfig(segment_bytes=500, compact=True, delete=False))
+    disk.open(f"/data/topic-0/{8:020}.log").truncate(0)
+    found = open_log(disk, config=LogConfig(segment_bytes=500), committed=20, cleaned=12)
+    assert found.holes == [] and offsets(read_all(found)) == [*range(8), *range(12, END)]
+
+
 def test_a_gap_below_what_is_committed_is_left_to_compaction() -> None:
     config = LogConfig(segment_bytes=500, compact=True, delete=False)
     disk = written(config)
