@@ -9,9 +9,11 @@ from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple, Protocol
 
+from headrace.storage.checkpoints import PARTITION_METADATA
+from headrace.storage.epochs import FILE_NAME as EPOCHS
 from headrace.storage.files import Disk, File
 from headrace.storage.pool import Handle
-from headrace.storage.segment import Segment
+from headrace.storage.segment import WALK_BYTES, Segment
 
 UNSYNCED = ".headrace_unsynced"
 """Left in the folder of a log whose sync has failed. The kernel has dropped what it could not write and still shows it to
@@ -153,3 +155,22 @@ class SyncPlan:
         for part in self.segments:
             part.handle.unpin()
         self.segments = []
+
+
+def write_again(disk: Disk, path: str, segments: list[Segment], recovery_point: int) -> None:
+    """A sync has failed here: what the kernel shows may be nowhere else, and it will not write it by itself."""
+    for number, segment in enumerate(segments):
+        if number + 1 < len(segments) and segments[number + 1].base_offset <= recovery_point:
+            continue  # it was synced before
+        file = disk.open(segment.path(".log"))
+        try:
+            for position in range(0, segment.size, WALK_BYTES):
+                file.write_at(file.read(min(WALK_BYTES, segment.size - position), position), position)
+            file.sync()
+        finally:
+            file.close()
+    for name in (PARTITION_METADATA, EPOCHS):
+        if disk.exists(f"{path}/{name}"):
+            disk.replace_bytes(f"{path}/{name}", disk.read_bytes(f"{path}/{name}"))
+    disk.remove(f"{path}/{UNSYNCED}")
+    disk.sync_dir(path)

@@ -18,7 +18,7 @@ from headrace.storage import epochs as epoch_file
 from headrace.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from headrace.storage.durability import DirtyPaths, SegmentSync, SyncPlan
 from headrace.storage.epochs import EpochCache
-from headrace.storage.files import NO_SPACE, Buffer, Disk, File, start_writeback
+from headrace.storage.files import NO_SPACE, Buffer, Disk, File
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX
 from headrace.storage.pool import FilePool
 from headrace.storage.reader import LogReader, Slice
@@ -35,7 +35,6 @@ from headrace.storage.segment import Segment
 from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS, Snapshots, recall, replay
 
 __all__ = ["Log", "Slice"]
-
 
 
 class Log(LogReader):
@@ -390,13 +389,6 @@ class Log(LogReader):
             return  # recovery has to read them from the batches
         # Whole segments only: recovery checks a segment from its first byte, and rebuilds its indexes.
         self.recovery_point = max(self.recovery_point, min(self.durable_end, self._bases[self._first_unsynced()]))
-
-    def start_writeback(self, from_size: int) -> int:
-        """Ask the kernel to write out the active segment from `from_size` on; returns its size now."""
-        active = self.active
-        if active.handle.file is not None and active.size > from_size:
-            start_writeback(active.handle.file, from_size, active.size - from_size)
-        return active.size
 
     # -- shrinking
 

@@ -105,15 +105,6 @@ class _ToLoad(NamedTuple):
         """The last life had everything below it on its disk, or knew it to be committed."""
         return max(self.recovery_point, self.log_dir.high_watermarks.get(self.partition, 0))
 
-    @property
-    def committed(self) -> int | None:
-        """What the last life knew to be committed, if it has left a line about it.
-
-        Apache Kafka compacts what it has not checkpointed as committed yet, and then notes how far it has come.
-        """
-        marks = (self.log_dir.high_watermarks.get(self.partition), self.log_dir.cleaned.get(self.partition))
-        return max((mark for mark in marks if mark is not None), default=None)
-
 
 def _unknown(item: _ToLoad) -> _ToLoad:
     """One record at least, for all that anybody can tell: so the next start, which finds a checkpoint, knows it still."""
@@ -363,7 +354,7 @@ class LogManager:
                 clean=item.log_dir.clean,
                 recovery_point=item.recovery_point,
                 log_start=item.log_start,
-                committed=item.committed,
+                committed=item.log_dir.high_watermarks.get(item.partition),
                 cleaned=item.log_dir.cleaned.get(item.partition, 0),
                 now_ms=now_ms,
                 pool=self.pool,

@@ -32,7 +32,7 @@ from headrace.storage.checkpoints import (
     CorruptCheckpoint,
     decode_partition_metadata,
 )
-from headrace.storage.durability import UNSYNCED
+from headrace.storage.durability import UNSYNCED, write_again
 from headrace.storage.epochs import EpochCache
 from headrace.storage.files import NO_SPACE, Disk, File
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX
@@ -119,6 +119,11 @@ def load_folder(
     segments = _load_segments(pool, path, names, now_ms, report)
     for segment in segments:
         segment.index_interval_bytes = config.index_interval_bytes
+    if segments and 0 < cleaned <= segments[-1].base_offset:
+        # Apache Kafka compacts what it has not checkpointed as committed yet, and then notes how far it has come.
+        committed = max(cleaned, committed or 0)
+    else:
+        cleaned = 0  # no more than a part of the log can be: it is said of another log that had this name
     report.holes = _known_holes(path, names, segments)
     snapshots = Snapshots(disk, path, names, producer_expiration_ms)
     unsynced = UNSYNCED in names
@@ -133,7 +138,8 @@ def load_folder(
         )
         end_offset = _end_offset(segments[-1]) if segments else 0
     if unsynced:
-        _write_again(disk, path, segments, recovery_point, report)
+        write_again(disk, path, segments, recovery_point)
+        report.say("written to the disk again, since a sync had failed")
     if not segments:
         # Wherever it ended, never below what was committed: offsets are not given twice.
         end_offset = max([log_start, recovery_point, committed or 0, *(hole.end_offset for hole in report.holes)])
@@ -168,26 +174,6 @@ def load_folder(
     active.configure(config)
     recovery_point = end_offset if clean else min(recovery_point, end_offset)
     return LoadedFolder(segments, end_offset, log_start, recovery_point, epochs, topic_id, report, snapshots)
-
-
-def _write_again(disk: Disk, path: str, segments: list[Segment], recovery_point: int, report: RecoveryReport) -> None:
-    """A sync has failed here: what the kernel shows may be nowhere else, and it will not write it by itself."""
-    for number, segment in enumerate(segments):
-        if number + 1 < len(segments) and segments[number + 1].base_offset <= recovery_point:
-            continue  # it was synced before
-        file = disk.open(segment.path(".log"))
-        try:
-            for position in range(0, segment.size, WALK_BYTES):
-                file.write_at(file.read(min(WALK_BYTES, segment.size - position), position), position)
-            file.sync()
-        finally:
-            file.close()
-    for name in (PARTITION_METADATA, epoch_file.FILE_NAME):
-        if disk.exists(f"{path}/{name}"):
-            disk.replace_bytes(f"{path}/{name}", disk.read_bytes(f"{path}/{name}"))
-    disk.remove(f"{path}/{UNSYNCED}")
-    disk.sync_dir(path)
-    report.say("written to the disk again, since a sync had failed")
 
 
 def _load_producers(

@@ -113,6 +113,16 @@ def test_a_gap_of_a_log_that_was_once_compacted_is_no_hole() -> None:
     assert found.holes == [] and offsets(read_all(found)) == [*range(8), *range(12, END)]
 
 
+def test_what_was_compacted_of_another_log_says_nothing() -> None:
+    """One of the same name that was deleted: its line outlives it until the next one is written."""
+    config = LogConfig(segment_bytes=500)
+    disk = written(config)
+    path = f"/data/topic-0/{8:020}.log"
+    disk.open(path).truncate(0)
+    found = open_log(disk, config=config, recovery_point=8, committed=20, cleaned=1000)
+    assert [(hole.start_offset, hole.end_offset) for hole in found.holes] == [(8, 12)] and found.end_offset == END
+
+
 def test_a_gap_below_what_is_committed_is_left_to_compaction() -> None:
     config = LogConfig(segment_bytes=500, compact=True, delete=False)
     disk = written(config)
