@@ -7,7 +7,7 @@ gives leadership back to preferred replicas. All decisions are made by `headrace
 import asyncio
 import logging
 from asyncio import TimerHandle
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker.connection import Connection
@@ -20,7 +20,7 @@ from headrace.errors import Err, KafkaError
 from headrace.metadata.controller import Controller
 from headrace.metadata.heartbeats import BrokerState, Reply
 from headrace.metadata.image import Broker, Endpoint, Image
-from headrace.metadata.outcome import RECORDS_PER_REQUEST_MAX, Outcome
+from headrace.metadata.outcome import Outcome
 from headrace.metadata.policy import UNCLEAN
 from headrace.metadata.records import Record
 from headrace.metadata.sessions import NO_OFFSET, Sessions
@@ -36,9 +36,12 @@ logger = logging.getLogger("headrace.controller")
 ELECTIONS_AT_A_TIME = 1_000
 PROBES_AT_A_TIME = 64
 LOOK_AGAIN_S = (0.05, 0.2, 0.5, 0.0)
-FENCE_AGAIN_S = 1.0
+AGAIN_S = 1.0
+"""When what could not be written, since the disk was full, is tried again."""
 LATE_MS = 250
 """A timer that is later than this tells of a loop that stood still, and with it the heartbeats it should have read."""
+
+Chore = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Caller(NamedTuple):
@@ -71,7 +74,9 @@ class ActiveController:
         self._last_leader = -1
         self._expiry: TimerHandle | None = None
         self._expiry_due_ms = 0
-        self._chores: dict[str, TimerHandle] = {}
+        self._intervals_s: dict[Chore, float] = {}
+        self._chores: dict[Chore, TimerHandle] = {}
+        """When each has its next turn."""
         quorum.on_leadership(self._leadership)
 
     # ---- being asked
@@ -90,7 +95,13 @@ class ActiveController:
             return await self.quorum.serve(key, message, caller.version, peer)
         if not self._active:
             raise KafkaError(Err.NOT_CONTROLLER, "this node is not the active controller")
-        return await DECISIONS[key](self, message, caller)
+        try:
+            return await DECISIONS[key](self, message, caller)
+        except KafkaError as error:
+            if error.error is Err.KAFKA_STORAGE_ERROR:
+                # Of several batches the first ones may be written: a broker unfenced, say, and its partitions not yet led.
+                self._again(self._elect_leaderless)
+            raise
 
     async def settled(self) -> None:
         """Once this node's own replicas follow what was decided: a client may ask for a new topic the moment it hears of it."""
@@ -113,14 +124,6 @@ class ActiveController:
         counters.commits.observe(perf_counter() - began)
         return response
 
-    def _append(self, records: list[Record]) -> Awaitable[int]:
-        """Records that need not be one batch: of a broker that holds very many partitions, for one."""
-        appended = None
-        for start in range(0, len(records), RECORDS_PER_REQUEST_MAX):
-            appended = self.quorum.append(records[start : start + RECORDS_PER_REQUEST_MAX])
-        assert appended is not None
-        return appended
-
     def _note(self, image: Image, records: list[Record]) -> None:
         """An unclean election is allowed where somebody said so, and never silent."""
         for lossy in self.counters.note_elections(image, records):
@@ -130,7 +133,7 @@ class ActiveController:
                 lossy.leader, topic.name, lossy.partition_id, list(topic.partitions[lossy.partition_id].isr),
             )  # fmt: skip
         if any(isinstance(record, m.ConfigRecord) and record.name == UNCLEAN for record, _ in records):
-            self._loop.call_soon(self._run_chore, self._elect_unclean)
+            self._loop.call_soon(self._run_chore, self._elect_leaderless)
 
     # ---- coming and going of the duty
 
@@ -157,6 +160,7 @@ class ActiveController:
         logger.log(self._level, "node %d is the active controller in epoch %d", self.quorum.node_id, leader_epoch)
         self._watch_expiry()
         self._start_chores()
+        self._run_chore(self._elect_leaderless)
         others = [broker_id for broker_id in unfenced if broker_id != self.quorum.node_id]
         self._look_around(others)
 
@@ -205,7 +209,7 @@ class ActiveController:
         if records:
             self._note(image, records)
             before = image.brokers[message.broker_id]
-            committed = self._append(records)
+            committed = self.quorum.append(records)
             self._tell_state(before, reply)
             if reply.state is BrokerState.CONTROLLED_SHUTDOWN:
                 session = self._sessions.touch(before.id, before.epoch, self._clock.monotonic_ms())
@@ -270,12 +274,12 @@ class ActiveController:
         try:
             records = self.core.fence_broker(image, broker_id)
             self._note(image, records)
-            await self._append(records)
+            await self.quorum.append(records)
             self.counters.fenced += 1
         except KafkaError as error:
             # Whoever is the active controller next finds the same. If that is still this node, its disk was full.
             logger.warning("broker %d could not be fenced: %s", broker_id, error)
-            self._loop.call_later(FENCE_AGAIN_S, self._fence_again, broker_id, epoch, reason)
+            self._loop.call_later(AGAIN_S, self._fence_again, broker_id, epoch, reason)
 
     def _fence_again(self, broker_id: int, epoch: int, reason: str) -> None:
         if self._active and self._sessions.get(broker_id) is None:  # not heard of since
@@ -334,23 +338,34 @@ class ActiveController:
 
     def _start_chores(self) -> None:
         config = self._config
+        self._intervals_s = {self._elect_leaderless: config["unclean.leader.election.interval.ms"] / 1000}
         if config["auto.leader.rebalance.enable"]:
-            self._every(1000 * config["leader.imbalance.check.interval.seconds"], self._balance)
-        self._every(config["unclean.leader.election.interval.ms"], self._elect_unclean)
+            self._intervals_s[self._balance] = config["leader.imbalance.check.interval.seconds"]
+        for chore, interval_s in self._intervals_s.items():
+            self._schedule(chore, interval_s)
 
-    def _every(self, interval_ms: int, chore: Callable[[], Awaitable[None]]) -> None:
-        def due() -> None:
-            self._run_chore(chore)
-            self._every(interval_ms, chore)
+    def _schedule(self, chore: Chore, delay_s: float) -> None:
+        """Its next turn, in place of the one that it had."""
+        if chore in self._chores:
+            self._chores[chore].cancel()
+        self._chores[chore] = self._loop.call_later(delay_s, self._due, chore)
 
-        self._chores[chore.__name__] = self._loop.call_later(interval_ms / 1000, due)
+    def _due(self, chore: Chore) -> None:
+        self._schedule(chore, self._intervals_s[chore])
+        self._run_chore(chore)
 
-    def _run_chore(self, chore: Callable[[], Awaitable[None]]) -> None:
+    def _again(self, chore: Chore) -> None:
+        """Soon: what it is for could not be written, or not all of it."""
+        if self._active:
+            self._schedule(chore, AGAIN_S)
+
+    def _run_chore(self, chore: Chore) -> None:
         async def run() -> None:
             try:
                 await chore()
             except KafkaError as error:
                 logger.warning("%s failed: %s", chore.__name__.strip("_"), error)
+                self._again(chore)
 
         if self._active:
             self._server.spawn(run())
@@ -360,9 +375,10 @@ class ActiveController:
         while await self._elect(lambda image: self.core.balance_leaders(image, ELECTIONS_AT_A_TIME)):
             pass
 
-    async def _elect_unclean(self) -> None:
-        while await self._elect(lambda image: self.core.elect_unclean(image, ELECTIONS_AT_A_TIME)):
-            pass
+    async def _elect_leaderless(self) -> None:
+        """By the clock, since a topic may have come to allow unclean elections; at once by a new controller, since the last
+        one may have died between two batches."""
+        await self._elect(self.core.elect_leaderless)
 
     async def _elect(self, choose: Callable[[Image], list[Record]]) -> bool:
         """True when there may be more to do."""

@@ -40,7 +40,7 @@ def register_broker(
     policy: ElectionPolicy,
     session_alive: bool,
 ) -> Outcome[int]:
-    """Records, and the broker epoch: the offset the records start at, or the old one for the same incarnation.
+    """Records, and the broker epoch: the offset of the registration, or the old one for the same incarnation.
 
     `session_alive`: another incarnation of this broker is still in touch with the controller.
     """
@@ -69,9 +69,9 @@ def register_broker(
         record.fenced = existing.fenced
         record.in_controlled_shutdown = existing.in_controlled_shutdown
     else:
-        record.broker_epoch = next_offset
         clean = existing is not None and request.previous_broker_epoch == existing.epoch
         records += broker_gone(image, request.broker_id, policy, clean=clean)
+        record.broker_epoch = next_offset + len(records)
     records.append((record, level(image.metadata_version).register_broker_record))
     return Outcome(records, record.broker_epoch)
 
@@ -209,6 +209,18 @@ def controlled_shutdown(image: Image, broker_id: int, policy: ElectionPolicy) ->
     if not broker.in_controlled_shutdown:
         records.append(registration_change(broker, 1, in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN))
     return records + _without(image, broker_id, policy)
+
+
+def elect_leaderless(image: Image, policy: ElectionPolicy) -> list[Record]:
+    """Leaders for partitions that have none and could: because their topic has come to rather lose records than wait, or
+    because the controller that brought a replica back, or did not quite send it away, died before it came to them."""
+    active = {broker.id for broker in image.brokers.values() if broker.active}
+    electable = (
+        (key, partition)
+        for key, partition in image.partitions_of(NO_LEADER)
+        if not active.isdisjoint(partition.replicas)
+    )
+    return _changes(image, electable, policy)
 
 
 def leads_any(image: Image, broker_id: int) -> bool:

@@ -119,8 +119,8 @@ class Controller:
     def balance_leaders(self, image: Image, limit: int) -> list[Record]:
         return elections.balance_leaders(image, self.policy, limit)
 
-    def elect_unclean(self, image: Image, limit: int) -> list[Record]:
-        return elections.elect_unclean(image, self.policy, limit)
+    def elect_leaderless(self, image: Image) -> list[Record]:
+        return brokers.elect_leaderless(image, self.policy)
 
     def alter_reassignments(
         self, image: Image, request: m.AlterPartitionReassignmentsRequest

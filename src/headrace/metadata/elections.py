@@ -61,22 +61,6 @@ def balance_leaders(image: Image, policy: ElectionPolicy, limit: int) -> list[Re
     return records
 
 
-def elect_unclean(image: Image, policy: ElectionPolicy, limit: int) -> list[Record]:
-    """Leaders for partitions without one, where the topic would rather lose records than wait."""
-    records: list[Record] = []
-    for (topic_id, number), _ in image.partitions_of(NO_LEADER):
-        name = image.topics[topic_id].name
-        if len(records) == limit:
-            break
-        if not policy.unclean_election(image, name):
-            continue
-        try:
-            records.append(_elect(image, name, number, Election.UNCLEAN, policy))
-        except KafkaError:
-            continue  # nobody is left alive
-    return records
-
-
 def _asked(image: Image, request: m.ElectLeadersRequest) -> list[tuple[str, list[int]]]:
     if request.topic_partitions is not None:
         return [(topic.topic, topic.partitions) for topic in request.topic_partitions]

@@ -53,19 +53,17 @@ def heartbeat(
 ) -> Outcome[Reply]:
     """`others_know`: whether all other brokers have learnt that this one, in controlled shutdown, leads nothing."""
     broker = check_broker_epoch(image, request.broker_id, request.broker_epoch)
-    # The registration stands in the batch that begins at the epoch, and images change by whole batches.
+    # The registration stands at the epoch or, if another kind of controller wrote it, in the batch that begins there.
     caught_up = request.current_metadata_offset >= broker.epoch
-    before = state_of(broker)
-    after = _next_state(image, broker, before, request, caught_up, others_know)
+    after = _next_state(image, broker, state_of(broker), request, caught_up, others_know)
     records: list[Record] = []
-    if after is not before:
-        match after:
-            case BrokerState.UNFENCED:
-                records += unfence_broker(image, broker.id, policy)
-            case BrokerState.CONTROLLED_SHUTDOWN:
-                records += controlled_shutdown(image, broker.id, policy)
-            case BrokerState.FENCED | BrokerState.SHUTDOWN_NOW if not broker.fenced:
-                records += fence_broker(image, broker.id, policy)
+    match after:
+        case BrokerState.UNFENCED if broker.fenced:
+            records += unfence_broker(image, broker.id, policy)
+        case BrokerState.CONTROLLED_SHUTDOWN if leads_any(image, broker.id):  # an earlier controller may have begun it
+            records += controlled_shutdown(image, broker.id, policy)
+        case BrokerState.FENCED | BrokerState.SHUTDOWN_NOW if not broker.fenced:
+            records += fence_broker(image, broker.id, policy)
     if not records and image.metadata_version >= DIRECTORIES_LEVEL:
         records += directories_offline(image, broker, request.offline_log_dirs, policy)
     records += _cordoned(image, broker, request.cordoned_log_dirs)

@@ -68,7 +68,8 @@ class Quorum(Protocol):
         ...
 
     def append(self, records: Sequence[Record]) -> Awaitable[int]:
-        """Write one atomic batch; resolves to its first offset once it is committed and `image` has it.
+        """Write an atomic batch, or several of more than `RECORDS_PER_BATCH_MAX` records; resolves to the first offset of the
+        last one once all are committed and `image` has them.
 
         Raises NOT_CONTROLLER where this node does not lead, also later, when it ceases to before the commit: then the
         records may or may not become part of the log.

@@ -18,7 +18,7 @@ from headrace.metadata.delta import Delta
 from headrace.metadata.difference import difference
 from headrace.metadata.image import Image
 from headrace.metadata.loader import Loader
-from headrace.metadata.outcome import Outcome
+from headrace.metadata.outcome import RECORDS_PER_BATCH_MAX, Outcome
 from headrace.metadata.records import Record
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
@@ -295,11 +295,17 @@ class KraftQuorum:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, records: Sequence[Record]) -> "asyncio.Future[int]":
-        """Write one atomic batch now; the future has its first offset once it is committed.
+        """Write an atomic batch now, or several of too many records; the future has the first offset of the last one once all
+        are committed.
 
-        Raises KafkaError, with nothing changed, when the batch cannot be written.
+        Raises KafkaError when a batch cannot be written: then nothing has changed but by those before it.
         """
         assert records, "an empty batch commits nothing"
+        for start in range(0, len(records), RECORDS_PER_BATCH_MAX):
+            done = self._append_batch(records[start : start + RECORDS_PER_BATCH_MAX])
+        return done
+
+    def _append_batch(self, records: Sequence[Record]) -> "asyncio.Future[int]":
         tip = self._check_writable()
         now_ms = self._clock.wall_ms()
         epoch = self._node.epoch

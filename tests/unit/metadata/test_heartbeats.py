@@ -35,6 +35,15 @@ def test_a_broker_is_unfenced_once_it_has_read_its_own_registration() -> None:
     assert not cluster.image.brokers[2].fenced
 
 
+def test_the_epoch_is_where_the_registration_stands_behind_what_it_means_for_partitions() -> None:
+    """Else one that has read half of it would be unfenced without knowing that it is registered."""
+    cluster = Cluster(2)
+    cluster.answer(create(new_topic("t", -1, -1, (), [(n, [2, 1]) for n in range(3)])))
+    asked = cluster.request(2, incarnation=2)
+    records, epoch = cluster.controller.register_broker(cluster.image, asked, cluster.offset, session_alive=False)
+    assert isinstance(records[epoch - cluster.offset][0], m.RegisterBrokerRecord) and epoch == cluster.offset + 3
+
+
 def test_a_heartbeat_that_changes_nothing_writes_nothing() -> None:
     cluster = Cluster(2)
     before = cluster.offset

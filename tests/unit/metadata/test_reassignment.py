@@ -233,7 +233,7 @@ def test_partitions_without_a_leader_get_an_unclean_one_only_where_their_topic_s
     for broker in (2, 1):
         cluster.commit(cluster.controller.fence_broker(cluster.image, broker))
     cluster.commit(cluster.controller.unfence_broker(cluster.image, 2))
-    assert cluster.controller.elect_unclean(cluster.image, 10) == []
+    assert cluster.controller.elect_leaderless(cluster.image) == []
     cluster.commit([(m.ConfigRecord(resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true"), 0)])
-    cluster.commit(cluster.controller.elect_unclean(cluster.image, 10))
+    cluster.commit(cluster.controller.elect_leaderless(cluster.image))
     assert leaders(cluster) == [(2, 2, (2,))] and leaders(cluster, "u")[0][0] == -1
