@@ -1,33 +1,28 @@
-"""How far groups are behind, in records and in seconds, as far as this broker has a replica of what they read.
+"""How far groups are behind, in records and in seconds, for the metrics.
 
-Seconds come from the time index, in compacted topics from the header of one batch: no record is read for them. A round
-looks at every committed offset of the shards served here, a little at a time; what it found is shown by the metrics until
-the next round.
+A round looks at every committed offset of the shards served here, a little at a time. Where a partition ends is known
+from its replica here, or asked of its leader; ages, which cost more, are found for what will be shown only. A leader that
+does not answer leaves what was last known of its partitions, and a sign that it is old.
 """
 
-import asyncio
-from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
-from heapq import nlargest
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from heapq import heappush, heappushpop
+from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.partition import Partition
-from headrace.protocol.lag_tag import UNKNOWN
-from headrace.storage.segment import CorruptSegment, Segment
+from headrace.broker.leader_offsets import ask_leaders
+from headrace.broker.record_age import age_ms
+from headrace.broker.slices import SLICE_SECONDS, Slices
+from headrace.coordinator.offsets import ByPartition
 
 if TYPE_CHECKING:
+    from headrace.broker.partition import Partition
     from headrace.broker.server import Broker
 
 REFRESH_MS = 10_000
 REST = 20
 """A round is followed by so many times its own length of rest: a million offsets must not cost a large share of a core."""
-SLICE_SECONDS = 0.002
 SHOWN_MAX = 1_000
 """Pairs of group and topic in the metrics: those with the largest lag. Names are the users', so there must be an end."""
-
-
-_BASE_OFFSET = attrgetter("base_offset")
 
 
 class Lag(NamedTuple):
@@ -35,8 +30,12 @@ class Lag(NamedTuple):
 
     group: str
     topic: str
-    records: int
-    seconds: float
+    records: int | None
+    """None: of none of its partitions is it known where it ends."""
+    seconds: float | None
+    """None: a record that is waited for has no time, or its leader cannot tell it."""
+    unknown: int
+    """Partitions whose leaders did not answer: they count as last known, or not at all."""
 
 
 class Round(NamedTuple):
@@ -45,8 +44,47 @@ class Round(NamedTuple):
     shown: list[Lag]
     hidden: int
     """Pairs beyond the limit."""
+    unknown: int
+    """Pairs with partitions whose leaders did not answer, shown or not."""
     groups: int
     offsets: int
+
+
+class Seen:
+    """A topic as one round finds it."""
+
+    __slots__ = ("ends", "id", "silent", "written_ms")
+
+    def __init__(self, topic_id: bytes) -> None:
+        self.id = topic_id
+        self.ends: dict[int, int] = {}
+        """Of its partitions; of silent ones as last known."""
+        self.silent: set[int] = set()
+        """Partitions whose leaders did not answer."""
+        self.written_ms: dict[int, dict[int, int]] = {}
+        """Partition -> offset -> when what follows it was written, by the clock here."""
+
+    def keep(self, before: "Seen | None") -> None:
+        """Fill in what leaders did not say by what was known before."""
+        if before is not None and before.id == self.id:
+            for index in self.silent & before.ends.keys():
+                self.ends[index] = before.ends[index]
+                self.written_ms[index] = before.written_ms.get(index, {})
+
+
+class Pair(NamedTuple):
+    """A group and a topic, before anything is known about time."""
+
+    records: int
+    unknown: int
+    number: int
+    """Decides between equals, so that nothing below is compared."""
+    group: str
+    topic: str
+    behind: list[tuple[int, int]]
+    """(partition, offset) where something is not consumed."""
+    known: bool
+    """Of at least one partition."""
 
 
 class LagWatch:
@@ -54,108 +92,163 @@ class LagWatch:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._perf_counter = broker.runtime.perf_counter
-        self._slice_end = 0.0
-        self._slices = 0
-        self.latest = Round([], 0, 0, 0)
+        self._slices = Slices(broker.runtime.perf_counter)
+        self._topics: dict[str, Seen] = {}
+        self.latest = Round([], 0, 0, 0, 0)
 
     def rest_ms(self) -> int:
         """How long to wait after the latest round."""
-        return max(REFRESH_MS, int(REST * self._slices * SLICE_SECONDS * 1000))
+        return max(REFRESH_MS, int(REST * self._slices.count * SLICE_SECONDS * 1000))
 
     async def refresh(self) -> None:
         """One round, between other work."""
-        broker = self._broker
-        found: list[Lag] = []
-        groups = offsets = 0
-        self._slices = 0
-        self._slice_end = self._perf_counter() + SLICE_SECONDS
-        for host in list(broker.groups.active()):
+        self._slices = Slices(self._broker.runtime.perf_counter)
+        hosts = list(self._broker.groups.active())
+        groups = sum(len(host.shard.state.groups.live) for host in hosts)
+        offsets = sum(host.shard.offsets.count for host in hosts)
+        topics = await self._ends(await self._named())
+        largest, hidden, unknown = await self._largest(topics)
+        await self._ages(largest, topics)
+        now_ms = self._broker.runtime.clock.wall_ms()
+        shown: list[Lag] = []
+        for pair in largest:
+            shown.append(_lag(pair, topics[pair.topic], now_ms))
+            if self._slices.over:
+                await self._slices.turn()
+        self._topics = topics
+        self.latest = Round(shown, hidden, unknown, groups, offsets)
+
+    def _committed(self) -> Iterator[tuple[str, str, ByPartition]]:
+        """(group, topic, offsets), of what may change while it is looked at."""
+        for host in list(self._broker.groups.active()):
             by_group = host.shard.offsets.by_group
-            groups += len(host.shard.state.groups.live)
-            offsets += host.shard.offsets.count
             for group in list(by_group):
                 for topic, committed in list(by_group.get(group, {}).items()):
-                    lag = await self._of_topic(group, topic, committed)
-                    if lag is not None:
-                        found.append(lag)
-        shown = nlargest(SHOWN_MAX, found, key=lambda lag: lag.records)
-        self.latest = Round(shown, len(found) - len(shown), groups, offsets)
+                    yield group, topic, committed
 
-    async def _of_topic(self, group: str, topic: str, committed: Mapping[int, Any]) -> Lag | None:
-        partitions = self._broker.replicas.by_name.get(topic)
-        if partitions is None:
-            return None
-        now_ms = self._broker.runtime.clock.wall_ms()
-        records, seconds, known = 0, 0.0, False
+    async def _named(self) -> dict[str, set[int]]:
+        """Topics and partitions of which an offset is committed."""
+        named: dict[str, set[int]] = {}
+        for _, topic, committed in self._committed():
+            named.setdefault(topic, set()).update(committed)
+            if self._slices.over:
+                await self._slices.turn()
+        return named
+
+    async def _ends(self, named: Mapping[str, set[int]]) -> dict[str, Seen]:
+        """Where partitions end that exist: here, or as their leaders say."""
+        topics: dict[str, Seen] = {}
+        elsewhere: dict[str, dict[int, tuple[int, ...]]] = {}
+        for name, indexes in named.items():
+            topic = self._broker.image.topic_named(name)
+            if topic is None:
+                continue
+            topics[name] = Seen(topic.id)
+            for index in indexes:
+                if self._here(name, index) is None and index in topic.partitions:
+                    elsewhere.setdefault(name, {})[index] = ()
+                if self._slices.over:
+                    await self._slices.turn()
+        answers = await ask_leaders(self._broker, elsewhere, self._slices)
+        for name, seen in topics.items():
+            for index in named[name]:
+                replica = self._here(name, index)
+                told = answers.get((name, index))
+                if replica is not None:
+                    seen.ends[index] = replica.high_watermark
+                elif told is not None:
+                    seen.ends[index] = told.end_offset
+                elif self._broker.image.partition(seen.id, index) is not None:
+                    seen.silent.add(index)
+                if self._slices.over:
+                    await self._slices.turn()
+            seen.keep(self._topics.get(name))
+        return topics
+
+    def _here(self, topic: str, index: int) -> "Partition | None":
+        """The replica on this node, if it knows where what can be read ends: as a follower does that is in sync."""
+        replica = self._broker.replicas.known(topic, index)
+        if replica is None or replica.leader is not None:
+            return replica
+        known = self._broker.image.partition(replica.topic_id, index)
+        in_sync = replica.copying is not None and known is not None and self._broker.node_id in known.isr
+        return replica if in_sync else None
+
+    async def _largest(self, topics: Mapping[str, Seen]) -> tuple[list[Pair], int, int]:
+        """The pairs to show, the furthest behind first; how many others there are; how many of all have silent leaders."""
+        heap: list[Pair] = []
+        hidden = unknown = number = 0
+        for group, topic, committed in self._committed():
+            seen = topics.get(topic)
+            pair = None if seen is None else await self._pair(group, topic, committed, seen, number)
+            if pair is None:
+                continue
+            number -= 1
+            unknown += pair.unknown > 0
+            if len(heap) < SHOWN_MAX:
+                heappush(heap, pair)
+            else:
+                heappushpop(heap, pair)
+                hidden += 1
+        return sorted(heap, reverse=True), hidden, unknown
+
+    async def _pair(self, group: str, topic: str, committed: ByPartition, seen: Seen, number: int) -> Pair | None:
+        ends, silent, slices = seen.ends, seen.silent, self._slices
+        records, unknown, known = 0, 0, False
+        behind: list[tuple[int, int]] = []
         for index, value in list(committed.items()):
-            partition = partitions.get(index)
-            # A client may commit what is no offset: it stands nowhere. A follower knows the end of what can be read too.
-            if partition is not None and partition.in_use and value.offset >= 0:
-                known = True
-                here, age_s = lag_of(partition, value.offset, now_ms)
-                records += here
-                seconds = max(seconds, age_s)
-            if self._perf_counter() > self._slice_end:
-                await asyncio.sleep(0)
-                self._slices += 1
-                self._slice_end = self._perf_counter() + SLICE_SECONDS
-        return Lag(group, topic, records, seconds) if known else None
+            offset = value.offset
+            end_offset = ends.get(index)
+            if offset >= 0:  # a client may commit what is no offset: it stands nowhere
+                unknown += index in silent
+                if end_offset is not None:
+                    known = True
+                    if end_offset > offset:
+                        records += end_offset - offset
+                        behind.append((index, offset))
+            if slices.over:
+                await slices.turn()
+        return Pair(records, unknown, number, group, topic, behind, known) if known or unknown else None
+
+    async def _ages(self, pairs: list[Pair], topics: Mapping[str, Seen]) -> None:
+        """When what these groups wait for was written; asked for once, however many wait for the same."""
+        now_ms = self._broker.runtime.clock.wall_ms()
+        elsewhere: dict[str, dict[int, set[int]]] = {}
+        for pair in pairs:
+            seen = topics[pair.topic]
+            for index, offset in pair.behind:
+                replica = self._here(pair.topic, index)
+                if replica is not None:
+                    _note(seen, index, offset, age_ms(replica, offset, now_ms), now_ms)
+                elif index not in seen.silent:
+                    elsewhere.setdefault(pair.topic, {}).setdefault(index, set()).add(offset)
+                if self._slices.over:
+                    await self._slices.turn()
+        answers = await ask_leaders(self._broker, elsewhere, self._slices)
+        now_ms = self._broker.runtime.clock.wall_ms()
+        for (topic, index), told in answers.items():
+            for offset, age in told.ages_ms.items():
+                _note(topics[topic], index, offset, age, now_ms)
+                if self._slices.over:
+                    await self._slices.turn()
 
 
-def lag_of(partition: Partition, committed_offset: int, now_ms: int) -> tuple[int, float]:
-    """(records, seconds) between a committed offset and the end of what can be read."""
-    records = max(0, partition.high_watermark - committed_offset)
-    return records, max(0, age_ms(partition, committed_offset, now_ms)) / 1000
+def _note(seen: Seen, index: int, offset: int, age: int, now_ms: int) -> None:
+    if age >= 0:
+        seen.written_ms.setdefault(index, {})[offset] = now_ms - age
 
 
-def age_ms(partition: Partition, offset: int, now_ms: int) -> int:
-    """How long ago the first record at or after `offset` was written: 0 where there is none, UNKNOWN without times."""
-    if offset >= partition.high_watermark:
-        return 0
-    timestamp = timestamp_near(partition, offset)
-    return UNKNOWN if timestamp < 0 else max(0, now_ms - timestamp)
-
-
-def timestamp_near(partition: Partition, offset: int) -> int:
-    """About when the first record at or after `offset` was written; -1: unknown."""
-    log = partition.log
-    offset = max(offset, log.log_start_offset)
-    segments = log.segments
-    at = max(0, bisect_right(segments, offset, key=_BASE_OFFSET) - 1)
-    try:
-        if log.config.compact:
-            return _of_next_batch(segments, at, offset)
-        return _in_segment(segments[at], offset)
-    except (CorruptSegment, OSError):
-        return -1
-
-
-def _of_next_batch(segments: list[Segment], at: int, offset: int) -> int:
-    """Of a log with gaps, where the record before an offset and the one after it may be years apart: from its batch."""
-    while at < len(segments):
-        place = segments[at].find(offset)
-        if place is not None:
-            return segments[at].header_at(place.position).max_timestamp
-        at += 1
-    return -1
-
-
-def _in_segment(segment: Segment, offset: int) -> int:
-    """Between the entries of the time index around the offset."""
-    index = segment.times
-    relative = offset - segment.base_offset
-    slot = bisect_left(index.offsets, relative)
-    if slot < len(index):
-        after = index.offsets[slot], index.timestamps[slot]
-    else:
-        latest = segment.max_timestamp  # reading it finds its offset too
-        after = segment.max_timestamp_offset - segment.base_offset, latest
-    if slot:
-        before = index.offsets[slot - 1], index.timestamps[slot - 1]
-    else:
-        before = 0, segment.first_batch_timestamp()
-    if after[0] <= before[0] or relative >= after[0] or before[1] < 0:
-        return after[1]
-    share = (relative - before[0]) / (after[0] - before[0])
-    return int(before[1] + share * (after[1] - before[1]))
+def _lag(pair: Pair, seen: Seen, now_ms: int) -> Lag:
+    """With the age of what has waited longest."""
+    written_ms: list[int] = []
+    complete = True
+    for index, offset in pair.behind:
+        found = seen.written_ms.get(index, {}).get(offset)
+        if found is not None:
+            written_ms.append(found)
+        elif index not in seen.silent:
+            complete = False
+    seconds = None
+    if pair.known and complete and (written_ms or not pair.behind):
+        seconds = (now_ms - min(written_ms, default=now_ms)) / 1000
+    return Lag(pair.group, pair.topic, pair.records if pair.known else None, seconds, pair.unknown)

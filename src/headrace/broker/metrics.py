@@ -197,19 +197,26 @@ class Collector:
         from prometheus_client.core import GaugeMetricFamily
 
         latest = self._broker.lag.latest
-        records = GaugeMetricFamily("headrace_group_lag_records", "Records not consumed", labels=["group", "topic"])
-        seconds = GaugeMetricFamily(
-            "headrace_group_lag_seconds", "Age of the oldest record not consumed", labels=["group", "topic"]
+        labels = ["group", "topic"]
+        records = GaugeMetricFamily("headrace_group_lag_records", "Records not consumed", labels=labels)
+        seconds = GaugeMetricFamily("headrace_group_lag_seconds", "Age of the oldest record not consumed", labels=labels)
+        unknown = GaugeMetricFamily(
+            "headrace_group_lag_unknown_partitions",
+            "Partitions whose leader did not answer, where there are any: they count as last known, or not at all",
+            labels=labels,
         )
         for lag in latest.shown:
-            records.add_metric([lag.group, lag.topic], lag.records)
-            seconds.add_metric([lag.group, lag.topic], lag.seconds)
+            for gauge, value in ((records, lag.records), (seconds, lag.seconds), (unknown, lag.unknown or None)):
+                if value is not None:
+                    gauge.add_metric([lag.group, lag.topic], value)
         yield records
         yield seconds
+        yield unknown
         for name, doc, value in (
             ("headrace_groups", "Groups coordinated here", latest.groups),
             ("headrace_group_offsets", "Committed offsets kept here", latest.offsets),
             ("headrace_group_lags_hidden", "Pairs of group and topic that are too many to show", latest.hidden),
+            ("headrace_group_lags_unknown", "Pairs of group and topic with partitions of unknown lag", latest.unknown),
         ):
             gauge = GaugeMetricFamily(name, doc)
             gauge.add_metric([], value)

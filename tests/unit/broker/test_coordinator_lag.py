@@ -1,19 +1,26 @@
 """Lag in records and in seconds, from the offsets and the time index of a broker in a simulated world."""
 
+import asyncio
 from collections.abc import Callable
 from itertools import count
+from types import SimpleNamespace
+from typing import Any, cast
 
 from headrace.broker import lag as lag_module
-from headrace.broker.lag import lag_of
+from headrace.broker.handlers import offsets as offsets_handler
+from headrace.broker.leader_offsets import ENTRIES_MAX, Question, chunks
 from headrace.broker.metrics import Collector
 from headrace.broker.partition import Partition
+from headrace.broker.record_age import age_ms
+from headrace.broker.slices import SLICE_SECONDS
 from headrace.client.admin import Admin
 from headrace.client.cluster import Cluster
 from headrace.client.groups import Groups
 from headrace.client.raw import produce
+from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
-from headrace.protocol.lag_tag import LAG_TAG, tagged, value_in
+from headrace.protocol.lag_tag import LAG_TAG, OFFSETS_MAX, tagged, value_in, values_in
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record
 from headrace.testing.simulator.world import World
@@ -51,14 +58,12 @@ def test_seconds_come_from_the_time_index() -> None:
         await fill(now_ms)
         partition = machine.broker.replicas.by_name["t"][0]
         assert len(partition.log.active.times) > 5
-        assert lag_of(partition, 100, now_ms) == (0, 0.0)
-        assert lag_of(partition, 101, now_ms) == (0, 0.0), "a group may be ahead after records were lost or deleted"
+        assert age_ms(partition, 100, now_ms) == 0
+        assert age_ms(partition, 101, now_ms) == 0, "a group may be ahead after records were lost or deleted"
         for offset in (0, 1, 17, 50, 98, 99):
-            records, seconds = lag_of(partition, offset, now_ms)
-            assert records == 100 - offset
-            assert abs(seconds - (99 - offset) * 60) <= 60, offset
+            assert abs(age_ms(partition, offset, now_ms) - (99 - offset) * STEP_MS) <= STEP_MS, offset
         partition.log.advance_log_start(90)
-        assert abs(lag_of(partition, 10, now_ms)[1] - 9 * 60) <= 60, "what was deleted is not waited for"
+        assert abs(age_ms(partition, 10, now_ms) - 9 * STEP_MS) <= STEP_MS, "what was deleted is not waited for"
 
     in_world(main)
 
@@ -70,7 +75,7 @@ def test_seconds_are_right_on_both_sides_of_a_border_between_segments() -> None:
         # An index entry only where a segment ends: what lies between comes from the neighbours.
         partition = await fill_in_segments(machine, {"index.interval.bytes": "1000000"}, lambda _: None)
         for offset in range(100):
-            assert abs(lag_of(partition, offset, now_ms)[1] - (99 - offset) * 60) <= 60, offset
+            assert abs(age_ms(partition, offset, now_ms) - (99 - offset) * STEP_MS) <= STEP_MS, offset
 
     in_world(main)
 
@@ -86,11 +91,11 @@ def test_what_compaction_has_removed_is_not_waited_for() -> None:
         log = partition.log
         assert log.size < 20_000 and len(log.segments) > 1
         active = log.active.base_offset
-        assert lag_of(partition, 0, now_ms)[1] == 99 * 60
+        assert age_ms(partition, 0, now_ms) == 99 * STEP_MS
         for offset in range(1, 100):
             # Compaction keeps the last record before the active segment.
-            expected = (99 - max(offset, active - 1)) * 60
-            assert abs(lag_of(partition, offset, now_ms)[1] - expected) <= 60, offset
+            expected = (99 - max(offset, active - 1)) * STEP_MS
+            assert abs(age_ms(partition, offset, now_ms) - expected) <= STEP_MS, offset
 
     in_world(main)
 
@@ -110,11 +115,11 @@ def test_a_round_sums_over_partitions_and_has_a_limit() -> None:
         await watch.refresh()
         found = {lag.group: lag for lag in watch.latest.shown}
         assert {name: lag.records for name, lag in found.items()} == {"slow": 60, "done": 0}
-        assert abs(found["slow"].seconds - 59 * 60) < 70
+        assert abs((found["slow"].seconds or 0) - 59 * 60) < 70
         assert (watch.latest.groups, watch.latest.offsets, watch.latest.hidden) == (3, 5, 0)
         # What the command line shows is the leader's own figure.
         assert (seen["t", 0].records, seen["t", 1].records, seen["t", 2].records) == (60, 0, None)
-        told = lag_of(machine.broker.replicas.by_name["t"][0], 40, now_ms)[1]
+        told = age_ms(machine.broker.replicas.by_name["t"][0], 40, now_ms) / 1000
         assert abs((seen["t", 0].seconds or 0) - told) < 5
         assert seen["t", 1].seconds == 0
 
@@ -141,8 +146,8 @@ def test_the_more_there_is_to_look_at_the_longer_it_rests() -> None:
         watch = machine.broker.lag
         await watch.refresh()
         assert watch.rest_ms() == lag_module.REFRESH_MS
-        seconds = count(step=lag_module.SLICE_SECONDS * 0.6)
-        watch._perf_counter = lambda: next(seconds)  # type: ignore[method-assign, assignment]
+        seconds = count(step=SLICE_SECONDS * 0.6)
+        machine.broker.runtime.perf_counter = lambda: next(seconds)  # type: ignore[method-assign]
         await watch.refresh()
         assert watch.rest_ms() > 10 * lag_module.REFRESH_MS
 
@@ -180,6 +185,7 @@ def test_whatever_stands_in_the_question_for_the_age() -> None:
         (tagged(99), 0),
         (tagged(100), 0),
         (tagged(2**63 - 1), 0),
+        (tagged(*range(2)), None),  # answered, but not with one number
         (tagged(0) | dict.fromkeys(range(2_000), b"q"), whole_s),
         (None, None),
         ({5: bytes(8)}, None),
@@ -206,3 +212,81 @@ def test_whatever_stands_in_the_question_for_the_age() -> None:
                 assert abs((age_ms or 0) / 1000 - (age_s or 0)) < 10, (tags, age_ms)
 
     in_world(main)
+
+
+def test_many_offsets_of_a_partition_are_asked_about_at_once() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        now_ms = machine.node.clock.wall_ms()
+        await fill(now_ms)
+        partition = machine.broker.replicas.by_name["t"][0]
+        connection = await connect()
+        kind = m.ListOffsetsRequest
+        for offsets in ([7], [99, 3, 50, 3, 100], list(range(OFFSETS_MAX))):
+            row = kind.ListOffsetsPartition(partition_index=0, timestamp=-1, unknown_tags=tagged(*offsets))
+            request = kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name="t", partitions=[row])])
+            got = (await connection.request(ApiKey.LIST_OFFSETS, request)).topics[0].partitions[0]
+            told = values_in(got.unknown_tags)
+            assert len(told) == len(offsets)
+            for offset, age in zip(offsets, told):
+                assert abs(age - age_ms(partition, offset, now_ms)) < 10_000, offset
+
+    in_world(main)
+
+
+def test_a_long_answer_lets_others_have_their_turn() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        await fill(machine.node.clock.wall_ms(), records=3)
+        kind = m.ListOffsetsRequest
+        rows = [kind.ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(100)]
+        rows[0].unknown_tags = tagged(*range(100))
+        message = kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name="t", partitions=rows)])
+        broker = machine.broker
+        request = SimpleNamespace(version=11)
+        at_once: Any = offsets_handler.list_offsets(broker, cast(Any, request), message)
+        seconds = count(step=SLICE_SECONDS * 0.6)
+        broker.runtime.perf_counter = lambda: next(seconds)  # type: ignore[method-assign]
+        later: Any = offsets_handler.list_offsets(broker, cast(Any, request), message)
+        turns = 0
+        task = asyncio.ensure_future(later)
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 100, "in the midst of a partition as well as between two"
+        assert task.result().topics == at_once.topics
+
+    in_world(main)
+
+
+def test_what_is_deleted_while_a_long_answer_is_made_is_an_error_like_any_other() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        await fill(machine.node.clock.wall_ms(), records=3)
+        kind = m.ListOffsetsRequest
+        row = kind.ListOffsetsPartition(partition_index=0, timestamp=-1, unknown_tags=tagged(*range(100)))
+        message = kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name="t", partitions=[row])])
+        seconds = count(step=SLICE_SECONDS)
+        before, machine.broker.runtime.perf_counter = machine.broker.runtime.perf_counter, lambda: next(seconds)  # type: ignore[method-assign]
+        answer: Any = offsets_handler.list_offsets(machine.broker, cast(Any, SimpleNamespace(version=11)), message)
+        machine.broker.runtime.perf_counter = before  # type: ignore[method-assign]
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.delete_topic("t")
+        got = (await answer).topics[0].partitions[0]
+        assert (got.error_code, got.offset, got.unknown_tags) == (Err.UNKNOWN_TOPIC_OR_PARTITION, -1, None)
+
+    in_world(main)
+
+
+def test_requests_to_a_leader_are_small_and_leave_nothing_out() -> None:
+    sizes = [0, 0, 1, 500, 497, 0, OFFSETS_MAX - 1, OFFSETS_MAX, 2 * OFFSETS_MAX + 7, 1, *([0] * 2_500), *([1] * 1_200)]
+    questions = [Question("t", index, 0, list(range(size))) for index, size in enumerate(sizes)]
+    found: dict[int, list[int]] = {}
+    requests = list(chunks(questions))
+    for request in requests:
+        assert 0 < sum(1 + len(question.offsets) for question in request) <= ENTRIES_MAX
+        assert len({question.partition for question in request}) == len(request), "a partition may be named once"
+        for question in request:
+            found.setdefault(question.partition, []).extend(question.offsets)
+    assert found == {question.partition: question.offsets for question in questions}
+    assert len(requests) <= sum(1 + size for size in sizes) // ENTRIES_MAX + 4

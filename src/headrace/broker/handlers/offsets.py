@@ -1,21 +1,24 @@
 """Questions about offsets.
 
 ListOffsets v1-11. v4: leader epochs. v7: -3, max timestamp. v8: -4, earliest local. v9: -5, latest tiered.
-v11: -6, earliest pending upload; v6: the age of what follows an offset (`protocol/lag_tag.py`). OffsetForLeaderEpoch v2-4. DeleteRecords v0-2.
+v11: -6, earliest pending upload; v6: the age of what follows offsets (`protocol/lag_tag.py`). OffsetForLeaderEpoch v2-4.
+DeleteRecords v0-2.
 """
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Request
 from headrace.broker.handlers.fetch import READ_COMMITTED, READ_UNCOMMITTED
-from headrace.broker.lag import age_ms
 from headrace.broker.partition import Partition
+from headrace.broker.record_age import age_ms
+from headrace.broker.slices import Slices
 from headrace.errors import Err, KafkaError
 from headrace.metadata.names import INTERNAL
 from headrace.protocol import messages as m
-from headrace.protocol.lag_tag import tagged, value_in
+from headrace.protocol.lag_tag import tagged, values_in
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -35,14 +38,37 @@ HIGH_WATERMARK = -1
 """DeleteRecords: up to the high watermark."""
 
 
-def list_offsets(broker: "Broker", request: Request, message: m.ListOffsetsRequest) -> m.ListOffsetsResponse:
+def list_offsets(
+    broker: "Broker", request: Request, message: m.ListOffsetsRequest
+) -> m.ListOffsetsResponse | Awaitable[m.ListOffsetsResponse]:
+    response = m.ListOffsetsResponse()
+    steps = _list_offsets(broker, request.version, message, response)
+    slices = Slices(broker.runtime.perf_counter)
+    for _ in steps:
+        if slices.over:
+            return _between_others(steps, slices, response)
+    return response
+
+
+async def _between_others(steps: Iterator[None], slices: Slices, response: m.ListOffsetsResponse) -> m.ListOffsetsResponse:
+    """The rest of a long answer."""
+    await slices.turn()
+    for _ in steps:
+        if slices.over:
+            await slices.turn()
+    return response
+
+
+def _list_offsets(
+    broker: "Broker", version: int, message: m.ListOffsetsRequest, response: m.ListOffsetsResponse
+) -> Iterator[None]:
+    """Fills in the response. Between two steps anything may happen to a partition."""
     R = m.ListOffsetsResponse
     topics: dict[str, dict[int, list[Any]]] = {}
     for topic in message.topics:
         partitions = topics.setdefault(topic.name, {})
         for asked in topic.partitions:
             partitions.setdefault(asked.partition_index, []).append(asked)
-    response = R()
     for name, partitions in topics.items():
         results = []
         for index, (asked, *twice) in partitions.items():
@@ -50,17 +76,17 @@ def list_offsets(broker: "Broker", request: Request, message: m.ListOffsetsReque
             try:
                 if twice:
                     raise KafkaError(Err.INVALID_REQUEST, "the partition is named twice")
-                result.offset, result.timestamp, epoch = _look_up(broker, request.version, message, name, asked)
-                if request.version >= 4:
+                result.offset, result.timestamp, epoch = _look_up(broker, version, message, name, asked)
+                if version >= 4:
                     result.leader_epoch = epoch
                 if asked.unknown_tags:
-                    result.unknown_tags = _age_of(broker, name, asked)
+                    yield from _tell_ages(broker, name, asked, result)
             except KafkaError as error:
-                result.error_code = error.error
+                result = R.ListOffsetsPartitionResponse(partition_index=index, error_code=error.error)
             results.append(result)
+            yield
         if results:
             response.topics.append(R.ListOffsetsTopicResponse(name=name, partitions=results))
-    return response
 
 
 def _look_up(broker: "Broker", version: int, message: m.ListOffsetsRequest, topic: str, asked: Any) -> Found:
@@ -94,13 +120,15 @@ def _look_up(broker: "Broker", version: int, message: m.ListOffsetsRequest, topi
     return found.offset, found.timestamp, found.leader_epoch
 
 
-def _age_of(broker: "Broker", topic: str, asked: Any) -> dict[int, bytes] | None:
-    """How long what follows an offset has been waiting, for those who ask so."""
-    offset = value_in(asked.unknown_tags)
-    if offset is None:
-        return None
-    partition = broker.replicas.find(topic, asked.partition_index)
-    return tagged(age_ms(partition, offset, broker.runtime.clock.wall_ms()))
+def _tell_ages(broker: "Broker", topic: str, asked: Any, result: Any) -> Iterator[None]:
+    """How long what follows some offsets has been waiting, for those who ask so."""
+    ages_ms = []
+    for offset in values_in(asked.unknown_tags):
+        partition = broker.replicas.find(topic, asked.partition_index)
+        ages_ms.append(age_ms(partition, offset, broker.runtime.clock.wall_ms()))
+        yield
+    if ages_ms:
+        result.unknown_tags = tagged(*ages_ms)
 
 
 def _partition(broker: "Broker", topic: str, index: int, epoch: int, replica_id: int = CONSUMER) -> Partition:
