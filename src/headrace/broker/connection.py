@@ -17,6 +17,7 @@ from headrace.broker.idle_poll import SMALL_BYTES
 from headrace.broker.outbox import Chunk, Outbox, SocketOutbox, TransportOutbox, release
 from headrace.errors import KafkaError
 from headrace.protocol.primitives import ProtocolError
+from headrace.protocol.produce_shape import SAID_AT
 
 if TYPE_CHECKING:
     from headrace.broker.server import Listener
@@ -26,13 +27,14 @@ log = logging.getLogger("headrace.connection")
 PRODUCE = 0
 FETCH = 1
 HEADER_BYTES_MIN = 10
+CLIENT_ID_AT = 14
+"""In a frame, its length included."""
 BUFFER_BYTES = 16 * 1024
 """What every connection has; more is charged to the common budget."""
 BUFFER_BYTES_BUSY = 512 * 1024
 """How far a connection's buffer grows just to receive more at a time."""
 BUFFER_BYTES_KEPT = 4 << 20
 """A buffer may stay this large while its connection is busy; anything larger goes once its frame is handled."""
-"""Waiting answers on one connection before it is no longer read."""
 ANSWERS_BYTES_MAX = 256 * 1024
 """Answers of one turn leave together, up to this much: small requests may have large answers."""
 TURN_FRAMES = 256
@@ -85,16 +87,40 @@ class Request:
         self.waiter: Abandonable | None = None
 
     @property
+    def frame(self) -> int:
+        """Where it begins, with its length."""
+        return self.pos - CLIENT_ID_AT
+
+    @property
     def client_id(self) -> str | None:
         """The name the client gave itself. Read it before the handler first waits."""
         if self.client_id_length < 0:
             return None
         return str(self.view[self.pos : self.pos + self.client_id_length], "utf-8", "replace")
 
+    def let_go(self) -> None:
+        """The buffer is for the next request now; a large one must not live on with this."""
+        self.buf = _nothing
+        self.view = _nothing_view
+
     def complete(self, answer: Answer) -> None:
         """Fill the slot of a request that waited."""
         self.answer = answer
         self.connection.slot_filled()
+
+
+class Shortcut(Protocol):
+    """A quicker way for requests that say again what an earlier one of their connection said."""
+
+    version: int
+    said: bytes
+    """What stands behind the correlation id."""
+
+    def take(
+        self, connection: "Connection", pos: int, end: int, correlation_id: int, started: float
+    ) -> bytes | Request | None:
+        """The answer to the frame at `pos`, or its place in the queue if it has to wait; None: nothing was done."""
+        ...
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -125,6 +151,10 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_host = ""
         self.local_address: tuple[str, int] = ("", 0)
         self.client_software: tuple[str, str] = ("", "")
+        self.shortcut: Shortcut | None = None
+        """For Produce, by its handler."""
+        self.last_topic: str | bytes = ""
+        """That a Produce wrote to."""
         self.when_lost: Callable[[], None] | None = None
         """Who wants to know that the other side is gone."""
         self.transport: Transport
@@ -222,20 +252,31 @@ class Connection(asyncio.BufferedProtocol):
                     self._yield()
                     break
                 turn -= 1
-                request = Request(
-                    self, api_key, version, correlation_id, client_id_length, pos + 14, end, started
-                )
-                pos = end
-                answer = self._route(request)
+                frame, pos = pos, end
+                answer: Answer | None = None
+                shortcut = self.shortcut
+                if (
+                    shortcut is not None
+                    and api_key == PRODUCE
+                    and version == shortcut.version
+                    and buf.startswith(shortcut.said, frame + SAID_AT)
+                ):
+                    taken = shortcut.take(self, frame, end, correlation_id, started)
+                    if isinstance(taken, Request):
+                        slots.append(taken)
+                        continue
+                    answer = taken
                 if answer is None:
-                    # The buffer is for the next request now; a large one must not live on with this.
-                    request.buf = _nothing
-                    request.view = _nothing_view
-                    slots.append(request)
-                elif slots:
-                    request.answer = answer
-                    slots.append(request)
-                elif answer.__class__ is bytes:
+                    request = Request(
+                        self, api_key, version, correlation_id, client_id_length, frame + CLIENT_ID_AT, end, started
+                    )
+                    answer = self._route(request)
+                    if answer is None or slots:
+                        request.let_go()
+                        request.answer = request.answer or answer  # it may have come meanwhile
+                        slots.append(request)
+                        continue
+                if answer.__class__ is bytes:
                     if api_key == PRODUCE:
                         produced += 1
                     elif api_key == FETCH:

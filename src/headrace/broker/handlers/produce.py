@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Answer, Request
 from headrace.broker.handlers.leader_hints import LEADER_MOVED, endpoints_of
+from headrace.broker.handlers.produce_shortcut import ProduceShortcut
 from headrace.broker.partition import Partition
 from headrace.broker.waiters import Bucket
 from headrace.errors import Err, KafkaError
@@ -16,11 +17,13 @@ from headrace.protocol.hot import (
     Endpoint,
     LeaderHint,
     ProduceDetail,
+    ProducePartition,
     ProduceResult,
     decode_produce,
     encode_produce_response,
 )
 from headrace.protocol.primitives import ProtocolError
+from headrace.protocol.produce_shape import BY_ID, shape_of
 from headrace.records.batch import HEADER_BYTES, NotOneBatch, require_one_batch
 from headrace.records.compression import Codec
 from headrace.records.layout import ATTRIBUTES_AT, CODEC_MASK, MAGIC_AT, TRANSACTIONAL
@@ -57,7 +60,7 @@ class ProduceHandler:
         waiting: list[Waiting] | None = None
         failed = False
         for topic, partitions in topics:
-            hosted = (self._by_id if version >= 13 else self._by_name).get(topic)  # type: ignore[arg-type]
+            hosted = (self._by_id if version >= BY_ID else self._by_name).get(topic)  # type: ignore[arg-type]
             answers: list[ProduceResult] = []
             if partitions:
                 results.append((topic, answers))
@@ -71,10 +74,7 @@ class ProduceHandler:
                     base_offset, append_time, end_offset = partition.append(buf, view, start, end, wait_for_commit)
                 except KafkaError as error:
                     failed = True
-                    reason = error
-                    if transactional_id is None and _is_transactional(buf, start, end):
-                        reason = KafkaError(Err.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-                    answers.append(self._refusal(index, partition, reason))
+                    answers.append(self.refusal(index, partition, error, transactional_id, buf, start, end))
                     continue
                 if wait_for_commit and partition.leader.high_watermark < end_offset:  # type: ignore[union-attr]
                     if waiting is None:
@@ -86,14 +86,36 @@ class ProduceHandler:
                 raise ProtocolError("a Produce with acks=0 failed, and closing is the only way to say so")
             return b""
         if waiting is not None:
-            waiter = ProduceWaiter(self, request, results, waiting)
-            self._broker.wheel.add(waiter, min(max(timeout_ms, 0), TIMEOUT_MS_MAX))
+            waiter = self.park(request, results, waiting, timeout_ms)
             if failed:
                 waiter.look_again()
-            return None
+                return None
         if failed:
             return self.encode(request, results)
-        return encode_produce_response(request.correlation_id, version, results)
+        if transactional_id is None and len(topics) == 1 and len(partitions) == 1:
+            self._learn(request, topic, partitions[0], wait_for_commit, timeout_ms)
+        return encode_produce_response(request.correlation_id, version, results) if waiting is None else None
+
+    def park(self, request: Request, results: Results, waiting: list[Waiting], timeout_ms: int) -> "ProduceWaiter":
+        """What was appended has to be committed before it is answered."""
+        waiter = ProduceWaiter(self, request, results, waiting)
+        self._broker.wheel.add(waiter, min(max(timeout_ms, 0), TIMEOUT_MS_MAX))
+        return waiter
+
+    def _learn(
+        self, request: Request, topic: str | bytes, partition: ProducePartition, needs_commit: bool, timeout_ms: int
+    ) -> None:
+        """A connection that has written to the same topic twice in a row is likely to go on so."""
+        connection = request.connection
+        if connection.last_topic != topic:
+            connection.last_topic = topic
+            return
+        hosted = (self._by_id if request.version >= BY_ID else self._by_name).get(topic)  # type: ignore[arg-type]
+        if hosted is None or hosted[partition[0]].topic in INTERNAL:
+            return
+        shape = shape_of(request.buf, request.frame, request.end, request.version, topic, partition)
+        if shape is not None:
+            connection.shortcut = ProduceShortcut(self, shape, topic, hosted, needs_commit, timeout_ms)
 
     def _unusual(self, topic: str | bytes, index: int, request: Request) -> Partition:
         """Not here, or a topic that only the broker and its tools may write to."""
@@ -101,6 +123,15 @@ class ProduceHandler:
         if partition.topic in INTERNAL and request.client_id != ADMIN_CLIENT_ID:
             raise KafkaError(Err.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is written by the broker only")
         return partition
+
+    def refusal(
+        self, index: int, partition: Partition | None, error: KafkaError, transactional_id: str | None,
+        buf: bytearray, start: int, end: int,
+    ) -> ProduceResult:  # fmt: skip
+        """The answer about a batch, `buf[start:end]`, that was not appended."""
+        if transactional_id is None and _is_transactional(buf, start, end):
+            error = KafkaError(Err.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return self._refusal(index, partition, error)
 
     def _refusal(self, index: int, partition: Partition | None, error: KafkaError) -> ProduceResult:
         self._broker.metrics.produce_errors += 1
@@ -125,6 +156,8 @@ class ProduceHandler:
 
     def encode(self, request: Request, results: Results) -> bytes:
         """An answer that may carry leader hints, and so the addresses of the leaders."""
+        if len(results) == 1 and len(results[0][1]) == 1 and results[0][1][0][5] is None:
+            return encode_produce_response(request.correlation_id, request.version, results)  # nearly always
         hinted = {
             result[5].leader.leader_id
             for _, answers in results

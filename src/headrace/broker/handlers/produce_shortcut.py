@@ -1,0 +1,81 @@
+"""The short way for a connection that says the same again: one batch for a partition of the same topic."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headrace.broker.connection import CLIENT_ID_AT, PRODUCE, Connection, Request
+from headrace.broker.partition import Partition
+from headrace.errors import KafkaError
+from headrace.protocol.hot import ProduceResult
+from headrace.protocol.produce_shape import ProduceShape
+
+if TYPE_CHECKING:
+    from headrace.broker.handlers.produce import ProduceHandler
+
+
+class ProduceShortcut:
+    """Serves requests of one shape. Whatever is unusual is left to the long way."""
+
+    __slots__ = (
+        "_answer", "_find", "_handler", "_needs_commit", "_partitions", "_timeout_ms", "_topic", "said", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        handler: "ProduceHandler",
+        shape: ProduceShape,
+        topic: str | bytes,
+        partitions: Mapping[int, Partition],
+        needs_commit: bool,
+        timeout_ms: int,
+    ) -> None:
+        self.version = shape.version
+        self.said = shape.said
+        self._find = shape.find
+        self._answer = shape.answer
+        self._handler = handler
+        self._topic = topic
+        self._partitions = partitions
+        self._needs_commit = needs_commit
+        self._timeout_ms = timeout_ms
+
+    def take(
+        self, connection: Connection, pos: int, end: int, correlation_id: int, started: float
+    ) -> bytes | Request | None:
+        """The answer to the frame at `pos`, or its place in the queue if it has to wait; None: nothing was done."""
+        buf = connection.buf
+        found = self._find(buf, pos, end)
+        if found is None:
+            return None
+        index, start, stop = found
+        partition = self._partitions.get(index)
+        # One that is not led here may have a successor of the same name: the long way looks it up.
+        if partition is None or partition.leader is None:
+            return None
+        request = None
+        try:
+            base_offset, append_time, end_offset = partition.append(buf, connection.view, start, stop, self._needs_commit)
+        except KafkaError as error:
+            refusal = self._handler.refusal(index, partition, error, None, buf, start, stop)
+            request = self._request(connection, pos, end, correlation_id, started)
+            answer = self._handler.encode(request, [(self._topic, [refusal])])
+        else:
+            log_start = partition.log.log_start_offset
+            leader = partition.leader
+            if self._needs_commit and leader.high_watermark < end_offset:
+                request = self._request(connection, pos, end, correlation_id, started)
+                answers: list[ProduceResult] = [(index, 0, base_offset, append_time, log_start, None)]
+                waiting = [(partition, end_offset, leader, answers, 0)]
+                self._handler.park(request, [(self._topic, answers)], waiting, self._timeout_ms)
+                return request
+            answer = self._answer(correlation_id, index, base_offset, append_time, log_start)
+        if not connection.waiting:
+            return answer
+        request = request or self._request(connection, pos, end, correlation_id, started)
+        request.answer = answer
+        return request
+
+    def _request(self, connection: Connection, pos: int, end: int, correlation_id: int, started: float) -> Request:
+        request = Request(connection, PRODUCE, self.version, correlation_id, -1, pos + CLIENT_ID_AT, end, started)
+        request.let_go()
+        return request
