@@ -1,6 +1,8 @@
 """Finalizing feature levels: UpdateFeatures v0-2.
 
 v1 replaced the allow-downgrade flag by an upgrade type and added validate-only; v2 answers with one error for all.
+`kafka-features upgrade --release-version` asks for all features of a release at once. So levels are kept also for those that
+this build does not serve: no client hears of these from it, and other nodes of a mixed cluster may serve them.
 """
 
 from headrace.errors import Err, KafkaError
@@ -15,7 +17,6 @@ from headrace.metadata.versions import (
     KNOWN_FEATURES,
     KRAFT_VERSION,
     LEVELS,
-    SERVED_FEATURES,
 )
 from headrace.protocol import messages as m
 
@@ -126,9 +127,7 @@ def _check_update(
 
 
 def _unsupported(image: Image, name: str, new_level: int, node_id: int) -> str | None:
-    if new_level == 0 and name in KNOWN_FEATURES and name not in SERVED_FEATURES:
-        return None  # switching off what an Apache Kafka controller had switched on
-    supported = [(f"Local controller {node_id}", SERVED_FEATURES.get(name, NOT_AT_ALL))]
+    supported = [(f"Local controller {node_id}", KNOWN_FEATURES.get(name, NOT_AT_ALL))]
     for kind, nodes in (("Broker", image.brokers), ("Controller", image.controllers)):
         supported += [(f"{kind} {node.id}", node.features.get(name, NOT_AT_ALL)) for node in nodes.values()]
     for who, (low, high) in supported:

@@ -72,7 +72,7 @@ KNOWN_FEATURES: dict[str, tuple[int, int]] = {
     "share.version": (0, 1),
     "streams.version": (0, 1),
 }
-"""Levels that a log may have finalized and this build still starts on: all that Kafka 4.3 knows."""
+"""Levels that this build starts on and its controller finalizes: all that Kafka 4.3 knows."""
 
 SERVED_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (7, METADATA_VERSION_LATEST),
@@ -80,7 +80,7 @@ SERVED_FEATURES: dict[str, tuple[int, int]] = {
     ELR_VERSION: (0, ELR_VERSION_LATEST),
     GROUP_VERSION: (0, GROUP_VERSION_LATEST),
 }
-"""Levels that this build's own controller finalizes: what clients may rely on."""
+"""Levels that clients are told of, and may rely on."""
 
 DEPENDENCIES: dict[tuple[str, int], dict[str, int]] = {
     (ELR_VERSION, 1): {METADATA_VERSION: ELR_LEVEL},
