@@ -13,6 +13,7 @@ from headrace.broker.leader_offsets import ask_leaders
 from headrace.broker.record_age import age_ms
 from headrace.broker.slices import SLICE_SECONDS, Slices
 from headrace.coordinator.offsets import ByPartition
+from headrace.protocol.lag_tag import UNKNOWN
 
 if TYPE_CHECKING:
     from headrace.broker.partition import Partition
@@ -180,62 +181,76 @@ class LagWatch:
         hidden = unknown = number = 0
         for group, topic, committed in self._committed():
             seen = topics.get(topic)
-            pair = None if seen is None else await self._pair(group, topic, committed, seen, number)
-            if pair is None:
-                continue
-            number -= 1
-            unknown += pair.unknown > 0
-            if len(heap) < SHOWN_MAX:
-                heappush(heap, pair)
-            else:
-                heappushpop(heap, pair)
-                hidden += 1
+            pair = None if seen is None else _pair(group, topic, committed, seen, number)
+            if pair is not None:
+                number -= 1
+                unknown += pair.unknown > 0
+                if len(heap) < SHOWN_MAX:
+                    heappush(heap, pair)
+                else:
+                    heappushpop(heap, pair)
+                    hidden += 1
+            if self._slices.over:  # not more often: a step is short, even for ten thousand partitions
+                await self._slices.turn()
         return sorted(heap, reverse=True), hidden, unknown
 
-    async def _pair(self, group: str, topic: str, committed: ByPartition, seen: Seen, number: int) -> Pair | None:
-        ends, silent, slices = seen.ends, seen.silent, self._slices
-        records, unknown, known = 0, 0, False
-        behind: list[tuple[int, int]] = []
-        for index, value in list(committed.items()):
-            offset = value.offset
-            end_offset = ends.get(index)
-            if offset >= 0:  # a client may commit what is no offset: it stands nowhere
-                unknown += index in silent
-                if end_offset is not None:
-                    known = True
-                    if end_offset > offset:
-                        records += end_offset - offset
-                        behind.append((index, offset))
-            if slices.over:
-                await slices.turn()
-        return Pair(records, unknown, number, group, topic, behind, known) if known or unknown else None
-
     async def _ages(self, pairs: list[Pair], topics: Mapping[str, Seen]) -> None:
-        """When what these groups wait for was written; asked for once, however many wait for the same."""
-        now_ms = self._broker.runtime.clock.wall_ms()
-        elsewhere: dict[str, dict[int, set[int]]] = {}
+        """When what these groups wait for was written; looked up once, however many wait for the same."""
+        wanted: dict[str, dict[int, set[int]]] = {}
         for pair in pairs:
-            seen = topics[pair.topic]
+            of_topic = wanted.setdefault(pair.topic, {})
             for index, offset in pair.behind:
-                replica = self._here(pair.topic, index)
-                if replica is not None:
-                    _note(seen, index, offset, age_ms(replica, offset, now_ms), now_ms)
+                of_topic.setdefault(index, set()).add(offset)
+            if self._slices.over:
+                await self._slices.turn()
+        elsewhere: dict[str, dict[int, set[int]]] = {}
+        for name, partitions in wanted.items():
+            seen = topics[name]
+            for index, offsets in partitions.items():
+                if self._here(name, index) is not None:
+                    seen.written_ms[index] = await self._times(name, index, offsets)
                 elif index not in seen.silent:
-                    elsewhere.setdefault(pair.topic, {}).setdefault(index, set()).add(offset)
-                if self._slices.over:
-                    await self._slices.turn()
-        answers = await ask_leaders(self._broker, elsewhere, self._slices)
+                    elsewhere.setdefault(name, {})[index] = offsets
         now_ms = self._broker.runtime.clock.wall_ms()
-        for (topic, index), told in answers.items():
-            for offset, age in told.ages_ms.items():
-                _note(topics[topic], index, offset, age, now_ms)
-                if self._slices.over:
-                    await self._slices.turn()
+        for (name, index), told in (await ask_leaders(self._broker, elsewhere, self._slices)).items():
+            ages_ms = told.ages_ms
+            topics[name].written_ms[index] = {offset: now_ms - age for offset, age in ages_ms.items() if age >= 0}
+            if self._slices.over:
+                await self._slices.turn()
+
+    async def _times(self, topic: str, index: int, offsets: set[int]) -> dict[int, int]:
+        """Of a partition with a replica here, as long as it has one."""
+        written_ms: dict[int, int] = {}
+        now_ms = self._broker.runtime.clock.wall_ms()
+        replica = self._here(topic, index)
+        for offset in offsets:
+            age = UNKNOWN if replica is None else age_ms(replica, offset, now_ms)
+            if age >= 0:
+                written_ms[offset] = now_ms - age
+            if self._slices.over:
+                await self._slices.turn()
+                replica = self._here(topic, index)
+        return written_ms
 
 
-def _note(seen: Seen, index: int, offset: int, age: int, now_ms: int) -> None:
-    if age >= 0:
-        seen.written_ms.setdefault(index, {})[offset] = now_ms - age
+def _pair(group: str, topic: str, committed: ByPartition, seen: Seen, number: int) -> Pair | None:
+    """None: it has committed nothing there that exists."""
+    ends, silent = seen.ends, seen.silent
+    records, unknown, known = 0, 0, False
+    behind: list[tuple[int, int]] = []
+    for index, value in committed.items():
+        offset = value.offset
+        if offset < 0:  # a client may commit what is no offset: it stands nowhere
+            continue
+        end_offset = ends.get(index)
+        if end_offset is not None:
+            known = True
+            if end_offset > offset:
+                records += end_offset - offset
+                behind.append((index, offset))
+        if index in silent:
+            unknown += 1
+    return Pair(records, unknown, number, group, topic, behind, known) if known or unknown else None
 
 
 def _lag(pair: Pair, seen: Seen, now_ms: int) -> Lag:

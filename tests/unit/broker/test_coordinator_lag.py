@@ -240,12 +240,12 @@ def test_a_long_answer_lets_others_have_their_turn() -> None:
         await fill(machine.node.clock.wall_ms(), records=3)
         kind = m.ListOffsetsRequest
         rows = [kind.ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(100)]
-        rows[0].unknown_tags = tagged(*range(100))
+        rows[0].unknown_tags = tagged(*range(OFFSETS_MAX))
         message = kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name="t", partitions=rows)])
         broker = machine.broker
         request = SimpleNamespace(version=11)
         at_once: Any = offsets_handler.list_offsets(broker, cast(Any, request), message)
-        seconds = count(step=SLICE_SECONDS * 0.6)
+        seconds = count(step=SLICE_SECONDS * 1.1)
         broker.runtime.perf_counter = lambda: next(seconds)  # type: ignore[method-assign]
         later: Any = offsets_handler.list_offsets(broker, cast(Any, request), message)
         turns = 0
@@ -253,7 +253,8 @@ def test_a_long_answer_lets_others_have_their_turn() -> None:
         while not task.done():
             await asyncio.sleep(0)
             turns += 1
-        assert turns >= 100, "in the midst of a partition as well as between two"
+        steps = len(rows) + OFFSETS_MAX // offsets_handler.AGES_AT_ONCE
+        assert turns >= steps, "in the midst of a partition as well as between two"
         assert task.result().topics == at_once.topics
 
     in_world(main)
@@ -264,9 +265,9 @@ def test_what_is_deleted_while_a_long_answer_is_made_is_an_error_like_any_other(
         machine = await with_topic(world)
         await fill(machine.node.clock.wall_ms(), records=3)
         kind = m.ListOffsetsRequest
-        row = kind.ListOffsetsPartition(partition_index=0, timestamp=-1, unknown_tags=tagged(*range(100)))
+        row = kind.ListOffsetsPartition(partition_index=0, timestamp=-1, unknown_tags=tagged(*range(OFFSETS_MAX)))
         message = kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name="t", partitions=[row])])
-        seconds = count(step=SLICE_SECONDS)
+        seconds = count(step=SLICE_SECONDS * 1.1)
         before, machine.broker.runtime.perf_counter = machine.broker.runtime.perf_counter, lambda: next(seconds)  # type: ignore[method-assign]
         answer: Any = offsets_handler.list_offsets(machine.broker, cast(Any, SimpleNamespace(version=11)), message)
         machine.broker.runtime.perf_counter = before  # type: ignore[method-assign]

@@ -36,6 +36,8 @@ Found = tuple[int, int, int]
 NOTHING: Found = (-1, -1, -1)
 HIGH_WATERMARK = -1
 """DeleteRecords: up to the high watermark."""
+AGES_AT_ONCE = 50
+"""Between two looks at the clock. Each costs microseconds, in a compacted topic some more."""
 
 
 def list_offsets(
@@ -122,10 +124,12 @@ def _look_up(broker: "Broker", version: int, message: m.ListOffsetsRequest, topi
 
 def _tell_ages(broker: "Broker", topic: str, asked: Any, result: Any) -> Iterator[None]:
     """How long what follows some offsets has been waiting, for those who ask so."""
-    ages_ms = []
-    for offset in values_in(asked.unknown_tags):
+    offsets = values_in(asked.unknown_tags)
+    now_ms = broker.runtime.clock.wall_ms()
+    ages_ms: list[int] = []
+    for start in range(0, len(offsets), AGES_AT_ONCE):
         partition = broker.replicas.find(topic, asked.partition_index)
-        ages_ms.append(age_ms(partition, offset, broker.runtime.clock.wall_ms()))
+        ages_ms += [age_ms(partition, offset, now_ms) for offset in offsets[start : start + AGES_AT_ONCE]]
         yield
     if ages_ms:
         result.unknown_tags = tagged(*ages_ms)
