@@ -1,4 +1,4 @@
-"""Eligible leader replicas (KIP-966) and a minimum of in-sync replicas that changes while nobody leads."""
+"""Eligible leader replicas (KIP-966) while the minimum of in-sync replicas changes, and through being switched off and on."""
 
 import asyncio
 
@@ -6,6 +6,10 @@ import pytest
 
 from headrace.client.admin import Admin, Resource
 from headrace.client.cluster import Cluster
+from headrace.metadata.features import SAFE_DOWNGRADE, UPGRADE
+from headrace.metadata.versions import ELR_VERSION
+from headrace.protocol import messages as m
+from headrace.protocol.api import ApiKey
 from headrace.testing.simulator.world import World
 from tests.simulation.cluster import SimCluster
 from tests.simulation.test_lost_records import write
@@ -43,6 +47,41 @@ def test_replicas_stay_eligible_through_a_change_of_the_minimum_and_no_longer(re
         await asyncio.sleep(5)
         assert await leader(cluster) == -1, "it lacks what the other one has committed"
         await cluster.restart("n2")
+        assert await write(cluster.bootstrap, 1) == [5]
+        await cluster.calm("t")
+        cluster.assert_replicas_equal("t", 1)
+
+    with World(1) as world:
+        world.run(main(world))
+
+
+async def finalize(cluster: SimCluster, level: int, kind: int) -> None:
+    Q = m.UpdateFeaturesRequest
+    update = Q.FeatureUpdateKey(feature=ELR_VERSION, max_version_level=level, upgrade_type=kind)
+    async with Cluster(cluster.bootstrap, retry_timeout_s=20.0) as client:
+        answer = await client.to_controller(ApiKey.UPDATE_FEATURES, Q(feature_updates=[update]))
+    assert answer.error_code == 0, answer
+
+
+def test_nobody_stays_eligible_while_eligibility_is_switched_off() -> None:
+    async def main(world: World) -> None:
+        cluster = SimCluster(world, 5)
+        await cluster.start()
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.create_topic("t", assignments={0: [1, 2]})
+            assert await write(cluster.bootstrap, 3) == [0, 1, 2]
+            cluster.node("n2").kill()
+            await asyncio.sleep(1)
+            await finalize(cluster, 0, SAFE_DOWNGRADE)
+            await admin.alter_configs(Resource.TOPIC, "t", set={"min.insync.replicas": "1"})
+        assert await write(cluster.bootstrap, 2) == [3, 4], "one is enough now"
+        await finalize(cluster, 1, UPGRADE)
+        cluster.node("n1").kill()
+        await asyncio.sleep(1)
+        await cluster.restart("n2")
+        await asyncio.sleep(5)
+        assert await leader(cluster) == -1, "it lacks what the other one has committed"
+        await cluster.restart("n1")
         assert await write(cluster.bootstrap, 1) == [5]
         await cluster.calm("t")
         cluster.assert_replicas_equal("t", 1)

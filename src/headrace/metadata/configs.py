@@ -123,19 +123,18 @@ def _clear_eligible(image: Image, records: Sequence[Record]) -> list[Record]:
     cleared: list[Record] = []
     for record, _ in records:
         if isinstance(record, m.ConfigRecord) and record.name == MIN_ISR:
-            topic = record.resource_name if record.resource_type == Resource.TOPIC else ""
-            cleared.append((m.ClearElrRecord(topic_name=topic), 0))
-            cleared += _waiting(image, topic)
+            cleared += forget_eligible(image, record.resource_name if record.resource_type == Resource.TOPIC else "")
     return cleared
 
 
-def _waiting(image: Image, topic: str) -> list[Record]:
-    """Of partitions without an ISR, all that was committed was so under the old minimum: whoever was eligible still is.
+def forget_eligible(image: Image, topic: str = "") -> list[Record]:
+    """Nobody is eligible any more, of one topic or of all, but where there is no ISR: nothing was committed there since.
 
-    Apache Kafka forgets them, and nobody is left that could ever lead.
+    Apache Kafka forgets these, too, and nobody is left that could ever lead.
     """
     version = level(image.metadata_version).partition_change_record
-    return [
+    cleared: list[Record] = [(m.ClearElrRecord(topic_name=topic), 0)]
+    return cleared + [
         (
             m.PartitionChangeRecord(
                 topic_id=topic_id,

@@ -6,8 +6,9 @@ this build does not serve: no client hears of these from it, and other nodes of 
 """
 
 from headrace.errors import Err, KafkaError
+from headrace.metadata.configs import forget_eligible
 from headrace.metadata.image import BROKER_CONFIG, METADATA_VERSION, Image
-from headrace.metadata.outcome import Outcome
+from headrace.metadata.outcome import Outcome, check_size
 from headrace.metadata.policy import MIN_ISR
 from headrace.metadata.records import Record
 from headrace.metadata.snapshot import config_record
@@ -52,11 +53,13 @@ def update_features(
         for name, new_level in updates.items():
             _check_update(image, name, finalized.get(name, 0), new_level, kinds[name], proposed, node_id)
             if name == ELR_VERSION and new_level and name not in image.features:
-                records += one_minimum(image, min_insync_replicas)
+                # Who was eligible before this was switched off may lack what a leader has committed alone since.
+                records += one_minimum(image, min_insync_replicas) + forget_eligible(image)
             if name == KRAFT_VERSION:
                 records.append((m.NoOpRecord(), 0))  # so that the answer waits for what was written before it
             else:
                 records.append((m.FeatureLevelRecord(name=name, feature_level=new_level), 0))
+        check_size(len(records))
     except KafkaError as error:
         return Outcome([], refusal(error))
     response = m.UpdateFeaturesResponse(error_message=None)

@@ -189,6 +189,24 @@ def test_eligible_leaders_need_one_minimum_and_forget_when_it_changes() -> None:
     assert cluster.image.topics[topic.id].partitions[0].elr == ()
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_who_was_eligible_before_that_was_switched_off_is_so_only_if_nobody_has_led_since(leads: bool) -> None:
+    """While it is off, a leader commits alone what the others never get."""
+    cluster = Cluster(3)
+    cluster.commit([(m.FeatureLevelRecord(name=ELR_VERSION, feature_level=1), 0)])
+    cluster.answer(create(new_topic("t", -1, -1, [("min.insync.replicas", "2")], [(0, [1, 2, 3])])))
+    for broker in (3, 2) if leads else (3, 2, 1):
+        cluster.commit(cluster.controller.fence_broker(cluster.image, broker))
+    assert cluster.answer(features((ELR_VERSION, 0, 2))).error_code == 0
+    assert cluster.answer(features((ELR_VERSION, 1, 1))).error_code == 0
+    if leads:
+        cluster.commit(cluster.controller.fence_broker(cluster.image, 1))
+    cluster.commit(cluster.controller.unfence_broker(cluster.image, 2))
+    assert leaders(cluster)[0][0] == (-1 if leads else 2)
+    cluster.commit(cluster.controller.unfence_broker(cluster.image, 1))
+    assert leaders(cluster)[0][0] == (1 if leads else 2)
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_single_replica_that_was_killed_leads_again(whole: bool) -> None:
     """The records that Apache Kafka 4.3.1 writes for its only broker after kill -9; and of one that vouches for its log."""
