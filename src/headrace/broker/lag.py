@@ -82,8 +82,8 @@ class Pair(NamedTuple):
     """Decides between equals, so that nothing below is compared."""
     group: str
     topic: str
-    behind: list[tuple[int, int]]
-    """(partition, offset) where something is not consumed."""
+    behind: dict[int, int]
+    """Partition -> offset, where something is not consumed."""
     known: bool
     """Of at least one partition."""
 
@@ -112,12 +112,18 @@ class LagWatch:
         await self._ages(largest, topics)
         now_ms = self._broker.runtime.clock.wall_ms()
         shown: list[Lag] = []
-        for pair in largest:
+        while largest:  # to give back a million offsets at once would take long, too
+            pair = largest.pop()
             shown.append(_lag(pair, topics[pair.topic], now_ms))
             if self._slices.over:
                 await self._slices.turn()
-        self._topics = topics
         self.latest = Round(shown, hidden, unknown, groups, offsets)
+        before, self._topics = self._topics, topics
+        for seen in before.values():
+            while seen.written_ms:
+                seen.written_ms.popitem()
+                if self._slices.over:
+                    await self._slices.turn()
 
     def _committed(self) -> Iterator[tuple[str, str, ByPartition]]:
         """(group, topic, offsets), of what may change while it is looked at."""
@@ -176,7 +182,7 @@ class LagWatch:
         return replica if in_sync else None
 
     async def _largest(self, topics: Mapping[str, Seen]) -> tuple[list[Pair], int, int]:
-        """The pairs to show, the furthest behind first; how many others there are; how many of all have silent leaders."""
+        """The pairs to show, the furthest behind last; how many others there are; how many of all have silent leaders."""
         heap: list[Pair] = []
         hidden = unknown = number = 0
         for group, topic, committed in self._committed():
@@ -192,27 +198,30 @@ class LagWatch:
                     hidden += 1
             if self._slices.over:  # not more often: a step is short, even for ten thousand partitions
                 await self._slices.turn()
-        return sorted(heap, reverse=True), hidden, unknown
+        return sorted(heap), hidden, unknown
 
     async def _ages(self, pairs: list[Pair], topics: Mapping[str, Seen]) -> None:
         """When what these groups wait for was written; looked up once, however many wait for the same."""
         wanted: dict[str, dict[int, set[int]]] = {}
         for pair in pairs:
             of_topic = wanted.setdefault(pair.topic, {})
-            for index, offset in pair.behind:
+            for index, offset in pair.behind.items():
                 of_topic.setdefault(index, set()).add(offset)
             if self._slices.over:
                 await self._slices.turn()
         elsewhere: dict[str, dict[int, set[int]]] = {}
         for name, partitions in wanted.items():
             seen = topics[name]
-            for index, offsets in partitions.items():
+            while partitions:
+                index, offsets = partitions.popitem()
                 if self._here(name, index) is not None:
                     seen.written_ms[index] = await self._times(name, index, offsets)
                 elif index not in seen.silent:
                     elsewhere.setdefault(name, {})[index] = offsets
         now_ms = self._broker.runtime.clock.wall_ms()
-        for (name, index), told in (await ask_leaders(self._broker, elsewhere, self._slices)).items():
+        answers = await ask_leaders(self._broker, elsewhere, self._slices)
+        while answers:
+            (name, index), told = answers.popitem()
             ages_ms = told.ages_ms
             topics[name].written_ms[index] = {offset: now_ms - age for offset, age in ages_ms.items() if age >= 0}
             if self._slices.over:
@@ -237,7 +246,7 @@ def _pair(group: str, topic: str, committed: ByPartition, seen: Seen, number: in
     """None: it has committed nothing there that exists."""
     ends, silent = seen.ends, seen.silent
     records, unknown, known = 0, 0, False
-    behind: list[tuple[int, int]] = []
+    behind: dict[int, int] = {}
     for index, value in committed.items():
         offset = value.offset
         if offset < 0:  # a client may commit what is no offset: it stands nowhere
@@ -247,7 +256,7 @@ def _pair(group: str, topic: str, committed: ByPartition, seen: Seen, number: in
             known = True
             if end_offset > offset:
                 records += end_offset - offset
-                behind.append((index, offset))
+                behind[index] = offset
         if index in silent:
             unknown += 1
     return Pair(records, unknown, number, group, topic, behind, known) if known or unknown else None
@@ -257,7 +266,7 @@ def _lag(pair: Pair, seen: Seen, now_ms: int) -> Lag:
     """With the age of what has waited longest."""
     written_ms: list[int] = []
     complete = True
-    for index, offset in pair.behind:
+    for index, offset in pair.behind.items():
         found = seen.written_ms.get(index, {}).get(offset)
         if found is not None:
             written_ms.append(found)
