@@ -312,6 +312,25 @@ def test_brokers_outlast_a_restart_of_their_only_controller() -> None:
     apart(main)
 
 
+def test_a_broker_that_was_unregistered_by_mistake_is_in_sync_again_though_nobody_writes() -> None:
+    """It goes on in the same session, in which it has nothing new to say but its broker epoch."""
+
+    async def main(cluster: Apart) -> None:
+        assert (await cluster.create("t", [1, 2, 3])).topics[0].error_code == 0
+        await asyncio.sleep(2)
+        answer = await cluster.ask("b1", ApiKey.UNREGISTER_BROKER, m.UnregisterBrokerRequest(broker_id=3))
+        assert answer.error_code == 0
+
+        def is_in_sync(image: Image) -> bool:
+            topic = image.topic_named("t")
+            return topic is not None and set(topic.partitions[0].isr) == {1, 2, 3}
+
+        await cluster.until(lambda image: not is_in_sync(image))
+        await cluster.until(is_in_sync, 5)
+
+    apart(main)
+
+
 def test_requests_wait_for_a_controller_to_come_back() -> None:
     async def main(cluster: Apart) -> None:
         await cluster.world.node("c").stop()

@@ -11,6 +11,10 @@ import pytest
 from headrace.client.admin import Admin, Resource
 from headrace.client.errors import ClientError
 from headrace.client.operations import Operations
+from headrace.metadata.features import SAFE_DOWNGRADE, UPGRADE
+from headrace.metadata.versions import ELR_VERSION
+from headrace.protocol import messages as m
+from headrace.protocol.api import ApiKey
 from headrace.testing.simulator.brokers import DATA
 from headrace.testing.simulator.loop import SimClock
 from headrace.testing.simulator.workload import Options, Workload
@@ -21,7 +25,8 @@ from tests.simulation.harness import Result, clients, seeds_within, verdict
 SETTLE_S = 5.0
 MOVED_S = 8.0
 """Longer than what was moved away stays on its old disk."""
-KINDS = (*STRIKES, "full disk", "failing disk", "all, one after the other")
+KINDS = (*STRIKES, "full disk", "full metadata", "failing disk", "all, one after the other")
+CHANGES = ("move", "move", "call off", "elect", "minimum", "unregister", "eligibility")
 
 
 class TwoDisks(SimCluster):
@@ -90,6 +95,10 @@ class Chaos:
                 node.disk.fail("append", errno.ENOSPC, path="*/t-*", times=dice.choice((1, 5, None)), short=dice.random() < 0.5)
                 await asyncio.sleep(seconds)
                 node.disk.faults.clear()
+            case "full metadata":
+                node.disk.fail("append", errno.ENOSPC, path="*/__cluster_metadata-0/*.log", skip=dice.randrange(4), times=None)
+                await asyncio.sleep(seconds)
+                node.disk.faults.clear()
             case "failing disk":
                 log_dir = dice.choice(cluster.log_dirs)
                 node.disk.fail("sync" if dice.random() < 0.5 else "append", errno.EIO, path=f"{log_dir}/t-*", times=None)
@@ -117,7 +126,7 @@ class Chaos:
 
     async def _change(self, admin: Admin, topic: str, partition: int, replicas: int) -> None:
         dice, cluster = self.dice, self.cluster
-        what = dice.choice(("move", "move", "call off", "elect", "minimum"))
+        what = dice.choice(CHANGES)
         cluster.events.append(f"{cluster.world.loop.time():.2f} {what} {partition}")
         match what:
             case "move":
@@ -127,6 +136,13 @@ class Chaos:
                 await Operations(admin).reassign({(topic, partition): None})
             case "elect":
                 await Operations(admin).elect(None)
+            case "unregister":
+                await Operations(admin).unregister(cluster.id_of(dice.choice(cluster.brokers)))
+            case "eligibility":
+                for level, kind in ((0, SAFE_DOWNGRADE), (1, UPGRADE)):
+                    update = m.UpdateFeaturesRequest.FeatureUpdateKey(feature=ELR_VERSION, max_version_level=level, upgrade_type=kind)
+                    await admin.cluster.to_controller(ApiKey.UPDATE_FEATURES, m.UpdateFeaturesRequest(feature_updates=[update]))
+                    await asyncio.sleep(dice.random())
             case _:
                 await admin.alter_configs(Resource.TOPIC, topic, set={"min.insync.replicas": dice.choice("12")})
 

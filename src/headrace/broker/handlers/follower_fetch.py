@@ -129,6 +129,13 @@ class FollowerSession:
                     row.watch(None)
                     dirty.pop(row, None)
 
+    def registered_anew(self, replica_epoch: int) -> None:
+        """In the same process, or it would begin another session: what it said last, it says again under its new epoch."""
+        self.replica_epoch = replica_epoch
+        for row in self.rows.values():
+            row.named = True
+            self.dirty[row] = None
+
     def close(self) -> None:
         for row in self.rows.values():
             row.watch(None)
@@ -201,7 +208,8 @@ class FollowerFetches:
         if found.epoch != query.session_epoch:
             return None, Err.INVALID_FETCH_SESSION_EPOCH
         found.epoch = 1 if found.epoch == EPOCH_MAX else found.epoch + 1
-        found.replica_epoch = query.replica_epoch
+        if found.replica_epoch != query.replica_epoch:
+            found.registered_anew(query.replica_epoch)
         return found, Err.NONE
 
     def _new_id(self) -> int:
