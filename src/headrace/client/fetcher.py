@@ -181,7 +181,10 @@ def end_of(records: bytes | bytearray | memoryview) -> int:
 
 
 class Rooms:
-    """Memory that answers are read into, used again and again: fresh memory costs more than what is read into it."""
+    """Memory that answers are read into, used again and again: fresh memory costs more than what is read into it.
+
+    One thread may take while another gives back.
+    """
 
     def __init__(self) -> None:
         self._free: list[mmap.mmap] = []
@@ -197,10 +200,18 @@ class Rooms:
         if isinstance(part, memoryview) and isinstance(part.obj, mmap.mmap):
             self._free.append(part.obj)
 
+    def trim(self, bytes_max: int) -> None:
+        """Let go of what is free beyond so many bytes."""
+        while sum(map(len, self._free)) > bytes_max:
+            self._free.pop()
+
 
 def _room(size: int) -> mmap.mmap:
-    """Not a bytearray, which writes zeros to all of it at first; in a few large pages, where the system has them."""
-    room = mmap.mmap(-1, size)
+    """Not a bytearray, which writes zeros to all of it at first; in a few large pages, where the system has them.
+
+    Private: the system has no large pages for memory that processes share, which is what Python asks for by default.
+    """
+    room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size >= HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):
             room.madvise(mmap.MADV_HUGEPAGE)
@@ -210,13 +221,14 @@ def _room(size: int) -> mmap.mmap:
 class BlockingFetcher:
     """A RangeFetcher for callers that cannot await: iterate, and the next answer is fetched on another thread.
 
-    What an answer's records lie in is used again when the next one is asked for.
+    What an answer's records lie in is used again when the next one is asked for, and by the next fetcher that is given the
+    same `rooms`.
     """
 
     def __init__(self, bootstrap: str, topic: str, partition: int, start_offset: int, end_offset: int, *,
-                 client: dict[str, Any] | None = None, **options: Any) -> None:  # fmt: skip
+                 client: dict[str, Any] | None = None, rooms: Rooms | None = None, **options: Any) -> None:  # fmt: skip
         self._thread = LoopThread("headrace-fetch")
-        self._rooms = Rooms()
+        self._rooms = Rooms() if rooms is None else rooms
         self._last: Fetched | None = None
         self._cluster = Cluster(bootstrap, **(client or {}))
         self._cluster.room = self._rooms.take
@@ -231,9 +243,7 @@ class BlockingFetcher:
         return self._fetcher.answer_start
 
     def next(self) -> Fetched | None:
-        if self._last is not None:
-            self._rooms.give_back(self._last.records)
-            self._last = None
+        self._give_back()
         self._last = self._thread.run(self._fetcher.next())
         return self._last
 
@@ -256,3 +266,9 @@ class BlockingFetcher:
 
         self._thread.run(end())
         self._thread.close()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._last is not None:
+            self._rooms.give_back(self._last.records)
+            self._last = None

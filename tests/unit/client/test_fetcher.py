@@ -12,6 +12,7 @@ from headrace.client.fetcher import (
     BlockingFetcher,
     OffsetsGone,
     RangeFetcher,
+    Rooms,
     end_of,
 )
 from headrace.errors import Err, KafkaError
@@ -197,13 +198,14 @@ def test_large_answers_are_read_into_the_same_memory() -> None:
         return answer(b"".join(rows[offset : offset + 1 + offset % 2]))
 
     def read(address):
-        fetcher = BlockingFetcher(address, "t", 0, 0, 20)
-        found, rooms = [], []
-        for got in fetcher:
-            found += [record.value[:1] for record in iter_records(got.records)]
-            rooms.append(got.records.obj)
-        fetcher.close()
-        return found, len({id(room) for room in rooms})
+        rooms, found, used = Rooms(), [], []
+        for _ in range(3):
+            fetcher = BlockingFetcher(address, "t", 0, 0, 20, rooms=rooms)
+            for got in fetcher:
+                found += [record.value[:1] for record in iter_records(got.records)]
+                used.append(got.records.obj)
+            fetcher.close()
+        return found, len({id(room) for room in used})
 
     async def go():
         async with FakeBroker() as broker:
@@ -212,9 +214,19 @@ def test_large_answers_are_read_into_the_same_memory() -> None:
             return await asyncio.to_thread(read, broker.address)
 
     found, rooms = run(go())
-    assert found == [bytes([at]) for at in range(20)]
+    assert found == [bytes([at]) for at in range(20)] * 3
     # One is worked on while the next is filled; the first may have been too small for what came later.
     assert rooms <= 4
+
+
+def test_rooms_beyond_a_limit_are_let_go_of() -> None:
+    rooms = Rooms()
+    for room in [rooms.take(300_000) for _ in range(4)]:
+        rooms.give_back(room)
+    rooms.trim(700_000)
+    assert len(rooms._free) == 2
+    rooms.trim(0)
+    assert not rooms._free
 
 
 def test_little_is_asked_for_first_and_then_more_and_more() -> None:

@@ -30,7 +30,7 @@ SMALL_BYTES = 64 << 10
 
 
 class Memory:
-    """Arrays for one decoder's columns, used again once nobody holds what was cut from them.
+    """Arrays for the columns of one thread's decoders, used again once nobody holds what was cut from them.
 
     The system clears what it hands out afresh, which takes longer than copying a column into it.
     """
@@ -50,6 +50,11 @@ class Memory:
         held[:] = [array for array in held if sys.getrefcount(array) > FREE][:HELD_MAX]
         held.append(np.empty(size + size // 8, np.uint8))
         return held[-1][:size]
+
+    def trim(self, bytes_max: int) -> None:
+        """Forget arrays that are larger than this."""
+        for held in self._arrays.values():
+            held[:] = [array for array in held if len(array) <= bytes_max]
 
 
 class Survey:

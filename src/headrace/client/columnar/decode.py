@@ -44,7 +44,7 @@ class Decoder:
     """Decodes one partition's batches, fetch after fetch, always with the same columns.
 
     `rows_expected` decides how: a few rows are decoded in plain Python unless the kernels are loaded already.
-    `use_native` overrides that, for tests.
+    `use_native` overrides that, for tests. `memory` is what columns are put into, for decoders that follow one another.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Decoder:
         rows_expected: int = 1 << 62,
         limit_bytes: int = DECOMPRESSED_BYTES_MAX,
         use_native: bool | None = None,
+        memory: compiled.Memory | None = None,
     ) -> None:
         self.columns = tuple(columns)
         self.schema = pa.schema([pa.field(name, COLUMNS[name]) for name in columns])
@@ -71,7 +72,7 @@ class Decoder:
         if use_native is None:
             use_native = rows_expected > FEW_ROWS or native.load.cache_info().currsize > 0
         self._native = native.load() if use_native else None
-        self._memory = compiled.Memory()
+        self._memory = compiled.Memory() if memory is None else memory
         self.next_offset = -1
         """Behind the last whole batch that `decode` has walked past."""
 
