@@ -175,8 +175,10 @@ class LagWatch:
     def _here(self, topic: str, index: int) -> "Partition | None":
         """The replica on this node, if it knows where what can be read ends: as a follower does that is in sync."""
         replica = self._broker.replicas.known(topic, index)
-        if replica is None or replica.leader is not None:
-            return replica
+        if replica is None:
+            return None
+        if replica.leader is not None:
+            return replica if replica.leader.knows_committed else None
         known = self._broker.image.partition(replica.topic_id, index)
         in_sync = replica.copying is not None and known is not None and self._broker.node_id in known.isr
         return replica if in_sync else None
@@ -218,7 +220,7 @@ class LagWatch:
                     seen.written_ms[index] = await self._times(name, index, offsets)
                 elif index not in seen.silent:
                     elsewhere.setdefault(name, {})[index] = offsets
-        now_ms = self._broker.runtime.clock.wall_ms()
+        now_ms = self._broker.runtime.clock.wall_ms()  # not afterwards: rather a moment too old than too young
         answers = await ask_leaders(self._broker, elsewhere, self._slices)
         while answers:
             (name, index), told = answers.popitem()

@@ -144,6 +144,11 @@ class LeaderState:
 
     # ---- progress
 
+    @property
+    def knows_committed(self) -> bool:
+        """A new leader does not know yet how much of what it has is committed."""
+        return self.high_watermark >= self.epoch_start_offset
+
     def require_min_isr(self) -> None:
         """An acks=all write is refused before it is appended when too few replicas could confirm it."""
         if self.too_few:

@@ -137,6 +137,31 @@ def test_a_round_sums_over_partitions_and_has_a_limit() -> None:
     in_world(main)
 
 
+def test_a_new_leader_that_does_not_know_what_is_committed_is_not_believed() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        await fill(machine.node.clock.wall_ms())
+        async with Admin(BOOTSTRAP) as admin:
+            await Groups(admin).commit("g", {("t", 0): 40, ("t", 1): 0})
+        watch = machine.broker.lag
+        await watch.refresh()
+        (before,) = watch.latest.shown
+        leader = machine.broker.replicas.by_name["t"][0].leader
+        assert leader is not None
+        # As it is when a leader was elected and its followers have not fetched yet.
+        leader.high_watermark, leader.epoch_start_offset = 50, 100
+        await watch.refresh()
+        (lag,) = watch.latest.shown
+        assert (before.records, before.unknown) == (60, 0)
+        assert (lag.records, lag.unknown, watch.latest.unknown) == (60, 1, 1)
+        assert (lag.seconds or 0) >= (before.seconds or 0) > 0
+        leader.high_watermark = 100
+        await watch.refresh()
+        assert [(lag.records, lag.unknown) for lag in watch.latest.shown] == [(60, 0)]
+
+    in_world(main)
+
+
 def test_the_more_there_is_to_look_at_the_longer_it_rests() -> None:
     async def main(world: World) -> None:
         machine = await with_topic(world)

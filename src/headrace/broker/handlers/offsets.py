@@ -107,8 +107,7 @@ def _look_up(broker: "Broker", version: int, message: m.ListOffsetsRequest, topi
     if message.replica_id == CONSUMER and leader is not None:
         committed_only = message.isolation_level == READ_COMMITTED
         end_offset = partition.last_stable_offset if committed_only else leader.high_watermark
-        # A new leader does not know yet how much of what it has is committed.
-        certain = leader.high_watermark >= leader.epoch_start_offset
+        certain = leader.knows_committed
     not_yet = KafkaError(Err.OFFSET_NOT_AVAILABLE if version >= 5 else Err.LEADER_NOT_AVAILABLE)
     if timestamp == LATEST:
         if not certain:
