@@ -6,6 +6,7 @@ import pytest
 
 from headrace.client.admin import Admin, Resource
 from headrace.client.cluster import Cluster
+from headrace.client.operations import Operations
 from headrace.metadata.features import SAFE_DOWNGRADE, UPGRADE
 from headrace.metadata.versions import ELR_VERSION
 from headrace.protocol import messages as m
@@ -13,6 +14,7 @@ from headrace.protocol.api import ApiKey
 from headrace.testing.simulator.world import World
 from tests.simulation.cluster import SimCluster
 from tests.simulation.test_lost_records import write
+from tests.simulation.test_overlapping_faults import MOVED_S, Apart
 
 
 async def leader(cluster: SimCluster) -> int:
@@ -85,6 +87,35 @@ def test_nobody_stays_eligible_while_eligibility_is_switched_off() -> None:
         assert await write(cluster.bootstrap, 1) == [5]
         await cluster.calm("t")
         cluster.assert_replicas_equal("t", 1)
+
+    with World(1) as world:
+        world.run(main(world))
+
+
+def test_one_whose_move_was_called_off_and_that_begins_anew_is_not_eligible() -> None:
+    async def main(world: World) -> None:
+        cluster = Apart(world, 4, {"min.insync.replicas": "2"})
+        await cluster.start()
+        async with Admin("n3:9092") as admin:
+            await admin.create_topic("t", assignments={0: [1, 2]})
+            assert await write("n3:9092", 3) == [0, 1, 2]
+            cluster.node("n2").kill()
+            cluster.node("n4").kill()
+            await asyncio.sleep(1)
+            await Operations(admin).reassign({("t", 0): [3, 4]})
+            await asyncio.sleep(1)  # n3 is in sync by now
+            await Operations(admin).reassign({("t", 0): None})
+            await asyncio.sleep(MOVED_S)
+            world.network.partition(["n1"], ["n3"])
+            await Operations(admin).reassign({("t", 0): [3, 4]})
+            await asyncio.sleep(1)
+            cluster.node("n1").kill()
+            await asyncio.sleep(5)
+            assert await leader(cluster) == -1, "it has nothing"
+        world.network.heal()
+        for name in ("n1", "n2", "n4"):
+            await cluster.restart(name)
+        assert await write("n3:9092", 1) == [3], "nothing was lost"
 
     with World(1) as world:
         world.run(main(world))

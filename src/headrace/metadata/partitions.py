@@ -128,15 +128,19 @@ def _complete_reassignment(wanted: Wanted) -> None:
 
 
 def _fill_elr(partition: Partition, wanted: Wanted, rules: Rules) -> None:
-    """Those who leave an ISR that is below its minimum stay eligible: they have all that was committed."""
+    """Those who leave an ISR that is below its minimum stay eligible: they have all that was committed.
+
+    Not so those who are moved away, and with them their logs: they may come back.
+    """
     if not rules.elr_enabled:
         return
     if len(wanted.isr) >= rules.min_isr:
         wanted.elr, wanted.last_known_elr = [], []
         return
-    candidates = sorted({*wanted.elr, *partition.isr})
+    staying = set(partition.replicas) & set(wanted.replicas)
+    candidates = sorted(staying & {*wanted.elr, *partition.isr})
     elr = [r for r in candidates if r not in wanted.isr and r not in wanted.unclean_shutdown]
-    candidates = sorted({*candidates, *wanted.last_known_elr})
+    candidates = sorted({*candidates, *(staying & set(wanted.last_known_elr))})
     wanted.last_known_elr = [r for r in candidates if r not in wanted.isr and r not in elr]
     wanted.elr = elr
 
@@ -161,7 +165,7 @@ def _choose(partition: Partition, wanted: Wanted, rules: Rules, election: Electi
     if rules.elr_enabled and not wanted.elr and not wanted.isr and len(partition.last_known_elr) == 1:
         last = partition.last_known_elr[0]
         # Every replica that was eligible has lost something; the last leader lost the least.
-        if rules.acceptable(last):
+        if last in wanted.replicas and rules.acceptable(last):
             return _Elected(last, True)
     if election is Election.UNCLEAN:
         for replica in wanted.replicas:
@@ -188,8 +192,8 @@ def _elect(
 
 
 def _record_elr(partition: Partition, wanted: Wanted, rules: Rules, record: m.PartitionChangeRecord) -> None:
-    clean = record.isr is None
-    if not clean or not rules.elr_enabled:
+    unclean = record.isr is not None
+    if unclean or (not rules.elr_enabled and wanted.isr):  # without an ISR, nobody else could ever lead
         wanted.elr = []
     if wanted.elr != list(partition.elr):
         record.eligible_leader_replicas = wanted.elr

@@ -198,6 +198,8 @@ def test_who_was_eligible_before_that_was_switched_off_is_so_only_if_nobody_has_
     for broker in (3, 2) if leads else (3, 2, 1):
         cluster.commit(cluster.controller.fence_broker(cluster.image, broker))
     assert cluster.answer(features((ELR_VERSION, 0, 2))).error_code == 0
+    cluster.commit(cluster.controller.unfence_broker(cluster.image, 3))  # it left while two were in sync, and may lack something
+    assert leaders(cluster)[0][0] == (1 if leads else -1)
     assert cluster.answer(features((ELR_VERSION, 1, 1))).error_code == 0
     if leads:
         cluster.commit(cluster.controller.fence_broker(cluster.image, 1))

