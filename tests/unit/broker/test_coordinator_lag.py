@@ -29,6 +29,15 @@ from tests.unit.broker.test_coordinator_runtime import BOOTSTRAP, Machine, conne
 STEP_MS = 60_000
 
 
+def asking(*tags: dict[int, bytes] | None, **fields: int) -> m.ListOffsetsRequest:
+    """For the ends of so many partitions of `t`, with these tagged fields."""
+    kind = m.ListOffsetsRequest
+    rows = [
+        kind.ListOffsetsPartition(partition_index=index, timestamp=-1, unknown_tags=one) for index, one in enumerate(tags)
+    ]
+    return kind(topics=[kind.ListOffsetsTopic(name="t", partitions=rows)], **{"replica_id": -1, **fields})
+
+
 async def fill(now_ms: int, records: int = 100) -> None:
     """One record a minute, the last of them now; large enough that the index has an entry every few."""
     async with Cluster(BOOTSTRAP) as cluster:
@@ -223,13 +232,9 @@ def test_whatever_stands_in_the_question_for_the_age() -> None:
         machine = await with_topic(world)
         await fill(machine.node.clock.wall_ms())
         connection = await connect()
-        kind = m.ListOffsetsRequest
         for tags, age_s in questions:
             for replica_id, isolation_level in ((-1, 0), (-1, 1), (-2, 0)):
-                row = kind.ListOffsetsPartition(partition_index=0, timestamp=-1)
-                row.unknown_tags = tags
-                topics = [kind.ListOffsetsTopic(name="t", partitions=[row])]
-                request = kind(replica_id=replica_id, isolation_level=isolation_level, topics=topics)
+                request = asking(tags, replica_id=replica_id, isolation_level=isolation_level)
                 got = (await connection.request(ApiKey.LIST_OFFSETS, request)).topics[0].partitions[0]
                 assert (got.error_code, got.offset) == (0, 100)
                 age_ms = value_in(got.unknown_tags)
@@ -246,11 +251,8 @@ def test_many_offsets_of_a_partition_are_asked_about_at_once() -> None:
         await fill(now_ms)
         partition = machine.broker.replicas.by_name["t"][0]
         connection = await connect()
-        kind = m.ListOffsetsRequest
         for offsets in ([7], [99, 3, 50, 3, 100], list(range(OFFSETS_MAX))):
-            row = kind.ListOffsetsPartition(partition_index=0, timestamp=-1, unknown_tags=tagged(*offsets))
-            request = kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name="t", partitions=[row])])
-            got = (await connection.request(ApiKey.LIST_OFFSETS, request)).topics[0].partitions[0]
+            got = (await connection.request(ApiKey.LIST_OFFSETS, asking(tagged(*offsets)))).topics[0].partitions[0]
             told = values_in(got.unknown_tags)
             assert len(told) == len(offsets)
             for offset, age in zip(offsets, told):
@@ -263,10 +265,7 @@ def test_a_long_answer_lets_others_have_their_turn() -> None:
     async def main(world: World) -> None:
         machine = await with_topic(world)
         await fill(machine.node.clock.wall_ms(), records=3)
-        kind = m.ListOffsetsRequest
-        rows = [kind.ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(100)]
-        rows[0].unknown_tags = tagged(*range(OFFSETS_MAX))
-        message = kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name="t", partitions=rows)])
+        message = asking(tagged(*range(OFFSETS_MAX)), *[None] * 99)
         broker = machine.broker
         request = SimpleNamespace(version=11)
         at_once: Any = offsets_handler.list_offsets(broker, cast(Any, request), message)
@@ -278,7 +277,7 @@ def test_a_long_answer_lets_others_have_their_turn() -> None:
         while not task.done():
             await asyncio.sleep(0)
             turns += 1
-        steps = len(rows) + OFFSETS_MAX // offsets_handler.AGES_AT_ONCE
+        steps = 100 + OFFSETS_MAX // offsets_handler.AGES_AT_ONCE
         assert turns >= steps, "in the midst of a partition as well as between two"
         assert task.result().topics == at_once.topics
 
@@ -289,9 +288,7 @@ def test_what_is_deleted_while_a_long_answer_is_made_is_an_error_like_any_other(
     async def main(world: World) -> None:
         machine = await with_topic(world)
         await fill(machine.node.clock.wall_ms(), records=3)
-        kind = m.ListOffsetsRequest
-        row = kind.ListOffsetsPartition(partition_index=0, timestamp=-1, unknown_tags=tagged(*range(OFFSETS_MAX)))
-        message = kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name="t", partitions=[row])])
+        message = asking(tagged(*range(OFFSETS_MAX)))
         seconds = count(step=SLICE_SECONDS * 1.1)
         before, machine.broker.runtime.perf_counter = machine.broker.runtime.perf_counter, lambda: next(seconds)  # type: ignore[method-assign]
         answer: Any = offsets_handler.list_offsets(machine.broker, cast(Any, SimpleNamespace(version=11)), message)
