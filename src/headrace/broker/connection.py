@@ -112,13 +112,16 @@ class Request:
 class Shortcut(Protocol):
     """A quicker way for requests that say again what an earlier one of their connection said."""
 
+    @property
+    def api_key(self) -> int: ...
+
     version: int
     said: bytes
     """What stands behind the correlation id."""
 
     def take(
         self, connection: "Connection", pos: int, end: int, correlation_id: int, started: float
-    ) -> bytes | Request | None:
+    ) -> Answer | Request | None:
         """The answer to the frame at `pos`, or its place in the queue if it has to wait; None: nothing was done."""
         ...
 
@@ -152,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
         self.local_address: tuple[str, int] = ("", 0)
         self.client_software: tuple[str, str] = ("", "")
         self.shortcut: Shortcut | None = None
-        """For Produce, by its handler."""
+        """Learnt by a handler from what came before."""
         self.last_topic: str | bytes = ""
         """That a Produce wrote to."""
         self.when_lost: Callable[[], None] | None = None
@@ -257,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
                 shortcut = self.shortcut
                 if (
                     shortcut is not None
-                    and api_key == PRODUCE
+                    and api_key == shortcut.api_key
                     and version == shortcut.version
                     and buf.startswith(shortcut.said, frame + SAID_AT)
                 ):
@@ -427,15 +430,17 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed or self._processing or not slots or slots[0].answer is None:
             return
         out: list[Chunk] = []
+        answers = 0
         while slots and slots[0].answer is not None:
             answer = slots.popleft().answer
+            answers += 1
             if isinstance(answer, bytes):
                 if answer:
                     out.append(answer)
             else:
                 out.extend(answer)  # type: ignore[arg-type]
         if out:
-            self.outbox.send(_joined(out))
+            self.outbox.send(out if answers == 1 else _joined(out))
         self._go_on()
 
     def _go_on(self) -> None:

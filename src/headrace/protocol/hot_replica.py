@@ -4,7 +4,8 @@ Requests name partitions by topic id and carry no rack; what is rare in an answe
 since a follower hears of leaders from the metadata.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from struct import Struct
 
 from headrace.protocol.primitives import (
@@ -36,6 +37,11 @@ _ANSWER = Struct(">ihi").unpack_from  # throttle time, error code, session id
 _ROW = Struct(">ihqqq").unpack_from
 _EPOCH_END = Struct(">iq").unpack_from
 READ_UNCOMMITTED = 0
+# Correlation id, tags; throttle time, error, session; one topic; one partition: error, offsets, aborted transactions,
+# preferred replica, and the first bytes of the records' size.
+_ONE_ANSWER = Struct(">4xBihiB16sBihqqqBiBBB")
+_ONE, _ONE_BYTES = _ONE_ANSWER.unpack_from, _ONE_ANSWER.size
+_EMPTY_TAGS = b"\0\0\0"  # of the partition, the topic and the message
 
 
 def encode_follower_fetch(
@@ -50,6 +56,14 @@ def encode_follower_fetch(
 ) -> bytes:
     """A whole frame. `replica` is (id, broker epoch), `limits` (wait ms, bytes at least, at most), `session` (id, epoch)."""
     assert VERSION_MIN <= version <= VERSION_MAX, version
+    if len(topics) == 1 and not forgotten:
+        ((topic_id, partitions),) = topics.items()
+        if len(partitions) == 1:
+            size, pack = _one_partition(len(client_id))
+            return pack(
+                size, FETCH_KEY, version, correlation_id, client_id, *limits, READ_UNCOMMITTED, *session,
+                2, topic_id, 2, *partitions[0], 1, 1, 1, 1, 13, *replica,
+            )  # fmt: skip
     chunks = [
         _HEAD(FETCH_KEY, version, correlation_id), client_id, b"\0",
         _BODY(*limits, READ_UNCOMMITTED, *session), uvarint(len(topics) + 1),
@@ -71,6 +85,13 @@ def encode_follower_fetch(
     return _LENGTH(len(body)) + body
 
 
+@cache
+def _one_partition(client_id_bytes: int) -> tuple[int, Callable[..., bytes]]:
+    """What follows the length of a request about one partition, and how to pack all of it: most are about one."""
+    frame = Struct(f">ihhi{client_id_bytes}sxiiibiiB16sBiiqiqixxBBBBBiqx")
+    return frame.size - 4, frame.pack
+
+
 def encode_client_id(name: str) -> bytes:
     """As it stands in every request's header."""
     data = name.encode()
@@ -80,9 +101,32 @@ def encode_client_id(name: str) -> bytes:
 def decode_follower_answer(frame: bytes | bytearray, version: int) -> tuple[int, int, list[CopiedRow]]:
     """(error code, session id, rows) of an answer without its length prefix. Records are views of the frame."""
     try:
-        return _answer(frame, version)
+        return _answer_about_one(frame) or _answer(frame, version)
     except DECODE_FAULTS as e:
         raise ProtocolError(f"FetchResponse v{version}: {e}") from None
+
+
+def _answer_about_one(frame: bytes | bytearray) -> tuple[int, int, list[CopiedRow]] | None:
+    """One partition with up to two megabytes of records, which most answers are; None if this one is anything else."""
+    end = len(frame)
+    if end < _ONE_BYTES:
+        return None
+    tags, _, error_code, session_id, topics, topic_id, partitions, index, error, high_watermark, _, log_start, aborted, \
+        _, low, middle, high = _ONE(frame)  # fmt: skip
+    if tags or topics != 2 or partitions != 2 or aborted > 1 or low < 128:
+        return None
+    if middle < 128:
+        start, size = _ONE_BYTES - 1, low & 127 | middle << 7
+    elif high < 128:
+        start, size = _ONE_BYTES, low & 127 | (middle & 127) << 7 | high << 14
+    else:
+        return None
+    stop = start + size - 1
+    if stop <= start or frame[stop:end] != _EMPTY_TAGS:
+        return None
+    return error_code, session_id, [
+        (topic_id, index, error, high_watermark, log_start, memoryview(frame)[start:stop], None)
+    ]  # fmt: skip
 
 
 def _answer(frame: bytes | bytearray, version: int) -> tuple[int, int, list[CopiedRow]]:

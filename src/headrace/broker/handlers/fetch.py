@@ -83,7 +83,7 @@ class FetchHandler:
     def __call__(self, request: Request, pos: int) -> Answer | None:
         query = decode_fetch(request.buf, pos, request.end, request.version)
         if query.replica_id >= 0:
-            return self.followers(request, query)
+            return self.followers(request, pos, query)
         by_id = request.version >= 13
         targets = [
             Target(topic, index, offset, max_bytes, leader_epoch, last_epoch, log_start)

@@ -9,12 +9,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Answer, Request
+from headrace.broker.handlers.follower_shortcut import FollowerShortcut
 from headrace.broker.handlers.leader_hints import LEADER_MOVED
 from headrace.broker.outbox import Chunk, release
 from headrace.broker.partition import Partition
 from headrace.broker.readahead import PageCache, read_ahead
 from headrace.broker.waiters import Bucket, TimerWheel
 from headrace.errors import Err, KafkaError
+from headrace.protocol.follower_shape import follower_shape_of
 from headrace.protocol.hot import FetchDetail, FetchQuery, FetchResult, LeaderHint, encode_fetch_response_head
 from headrace.replication.fetch_sessions import EPOCH_MAX, EVICTION_MS, FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from headrace.storage.log import Slice
@@ -90,7 +92,7 @@ class FollowerSession:
     """All that one fetcher of one follower copies from this node."""
 
     __slots__ = (
-        "dirty", "epoch", "fetched_ms", "id", "prompt", "replica_epoch", "replica_id", "rows", "waiter",
+        "dirty", "epoch", "fetched_ms", "id", "last_named", "prompt", "replica_epoch", "replica_id", "rows", "waiter",
     )  # fmt: skip
 
     def __init__(self, session_id: int, replica_id: int, replica_epoch: int, prompt: bool) -> None:
@@ -106,6 +108,11 @@ class FollowerSession:
         self.dirty: dict[Row, None] = {}
         """Those with something to tell, in the order in which they are served."""
         self.waiter: FollowerWaiter | None = None
+        self.last_named: Row | None = None
+
+    def advance(self) -> None:
+        """A request has come: the next one has the next number."""
+        self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
 
     def name(self, query: FetchQuery) -> None:
         """Take what a request says about partitions."""
@@ -164,20 +171,35 @@ class FollowerFetches:
         self._handler = handler
         self._replicas = broker.replicas
         self._sessions: dict[int, FollowerSession] = {}
+        self._monotonic_ms = broker.runtime.clock.monotonic_ms
         self._cache = PageCache() if broker.runtime.can_sendfile else None
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def __call__(self, request: Request, query: FetchQuery) -> Answer | None:
-        now_ms = self._broker.runtime.clock.monotonic_ms()
-        session, error = self._open(query, now_ms)
+    def __call__(self, request: Request, body: int, query: FetchQuery) -> Answer | None:
+        session, error = self._open(query, self._monotonic_ms())
         if session is None:
             (head,) = encode_fetch_response_head(request.correlation_id, request.version, (), error)
             return head
         session.name(query)
-        session.fetched_ms = now_ms
-        gathered = self.gather(session, query, now_ms)
+        if len(query.topics) == 1 and not query.forgotten and session.id:
+            self._learn(request, body, query, session)
+        return self.serve(request, query, session)
+
+    def _learn(self, request: Request, body: int, query: FetchQuery, session: FollowerSession) -> None:
+        """A follower that names the same partition alone twice in a row is likely to go on so."""
+        row = session.rows[query.topics[0][0], query.topics[0][1][0][0]]
+        if session.last_named is row:
+            shape = follower_shape_of(request.buf, request.frame, body, request.end, request.version, query)
+            if shape is not None:
+                request.connection.shortcut = FollowerShortcut(self, shape, query, session, row)
+        session.last_named = row
+
+    def serve(self, request: Request, query: FetchQuery, session: FollowerSession) -> Answer | None:
+        """Answer a request whose partitions are named, or have it wait. `query` says within which limits."""
+        session.fetched_ms = now_ms = self._monotonic_ms()
+        gathered = self.gather(session, query, now_ms, self._is_stale(query))
         wait_ms = query.max_wait_ms
         if gathered.enough or wait_ms <= 0 or not session.rows:
             return self.finish(request, session, gathered)
@@ -207,7 +229,7 @@ class FollowerFetches:
             return None, Err.FETCH_SESSION_ID_NOT_FOUND
         if found.epoch != query.session_epoch:
             return None, Err.INVALID_FETCH_SESSION_EPOCH
-        found.epoch = 1 if found.epoch == EPOCH_MAX else found.epoch + 1
+        found.advance()
         if found.replica_epoch != query.replica_epoch:
             found.registered_anew(query.replica_epoch)
         return found, Err.NONE
@@ -234,11 +256,10 @@ class FollowerFetches:
 
     # ---- reading
 
-    def gather(self, session: FollowerSession, query: FetchQuery, now_ms: int) -> Gathered:
+    def gather(self, session: FollowerSession, query: FetchQuery, now_ms: int, stale: bool = False) -> Gathered:
         """Find what there is to tell, within the request's limits, and note how far the follower has come."""
         gathered = Gathered()
         left = min(query.max_bytes, self._handler.bytes_max)
-        stale = self._is_stale(query)
         try:
             for row in list(session.dirty):
                 if stale:
@@ -261,24 +282,31 @@ class FollowerFetches:
     def _look(
         self, session: FollowerSession, row: Row, gathered: Gathered, left: int, query: FetchQuery, now_ms: int
     ) -> int:
+        partition = row.partition
         try:
-            partition = self._replicas.leader(row.topic, row.index, row.leader_epoch)
-            if partition is not row.partition and session.id:
-                row.watch(partition)
+            # Led here in the epoch that the follower knows, as it nearly always is; or looked up, and refused if not.
+            if partition is None or partition.leader is None or partition.leader_epoch != row.leader_epoch:
+                partition = self._replicas.leader(row.topic, row.index, row.leader_epoch)
+                if partition is not row.partition and session.id:
+                    row.watch(partition)
             leader, log = partition.leader, partition.log
             assert leader is not None
             if session.replica_id not in leader.followers:
                 # The follower has heard of a reassignment that this node has not: it should try again.
                 raise KafkaError(Err.UNKNOWN_LEADER_EPOCH if row.leader_epoch >= 0 else Err.NOT_LEADER_OR_FOLLOWER)
-            diverging = self._handler.diverging(partition, row.index, row.last_epoch, row.offset)
-            if diverging is not None:
-                row.named = False
-                gathered.results.append((row, diverging))
-                gathered.enough = True
-                return left
-            # The first records are given even if they alone are too much: a follower must never get stuck.
-            limit = row.max_bytes if row.max_bytes < left else left
-            piece = log.read(row.offset, limit, log.end_offset, gathered.length == 0)
+            offset, end_offset = row.offset, log.end_offset
+            if row.last_epoch != log.epochs.latest_epoch or offset > end_offset:
+                diverging = self._handler.diverging(partition, row.index, row.last_epoch, offset)
+                if diverging is not None:
+                    row.named = False
+                    gathered.results.append((row, diverging))
+                    gathered.enough = True
+                    return left
+            piece = None
+            if offset != end_offset:
+                # The first records are given even if they alone are too much: a follower must never get stuck.
+                limit = row.max_bytes if row.max_bytes < left else left
+                piece = log.read(offset, limit, end_offset, gathered.length == 0)
         except KafkaError as error:
             row.named = False
             gathered.results.append((row, self._failure(row, error)))
@@ -404,7 +432,7 @@ class FollowerFetches:
         """A request that waited: answer it if there is enough to say, or if its time is up."""
         request, session = waiter.request, waiter.session
         try:
-            gathered = self.gather(session, waiter.query, self._broker.runtime.clock.monotonic_ms())
+            gathered = self.gather(session, waiter.query, self._monotonic_ms())
             if not gathered.enough and not expired:
                 release(gathered.slices)
                 return

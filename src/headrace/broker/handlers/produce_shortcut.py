@@ -20,6 +20,8 @@ class ProduceShortcut:
         "_answer", "_find", "_handler", "_needs_commit", "_partitions", "_timeout_ms", "_topic", "said", "version",
     )  # fmt: skip
 
+    api_key = PRODUCE
+
     def __init__(
         self,
         handler: "ProduceHandler",
