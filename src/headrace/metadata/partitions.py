@@ -92,7 +92,7 @@ def change(
         and not set(partition.isr) <= set(record.isr)
     ):
         record.leader = partition.leader
-    _record_last_known_leader(partition, rules, record)
+    _record_last_known_leader(partition, wanted, rules, record)
     _record_assignment(partition, wanted, rules, record)
     if wanted.recovery_state != partition.recovery_state:
         record.leader_recovery_state = wanted.recovery_state
@@ -162,7 +162,7 @@ def _choose(partition: Partition, wanted: Wanted, rules: Rules, election: Electi
     for replica in order:
         if valid(replica):
             return _Elected(replica, False)
-    if rules.elr_enabled and not wanted.elr and not wanted.isr and len(partition.last_known_elr) == 1:
+    if not wanted.elr and not wanted.isr and len(partition.last_known_elr) == 1:
         last = partition.last_known_elr[0]
         # Every replica that was eligible has lost something; the last leader lost the least.
         if last in wanted.replicas and rules.acceptable(last):
@@ -199,14 +199,23 @@ def _record_elr(partition: Partition, wanted: Wanted, rules: Rules, record: m.Pa
         record.eligible_leader_replicas = wanted.elr
 
 
-def _record_last_known_leader(partition: Partition, rules: Rules, record: m.PartitionChangeRecord) -> None:
-    """While nobody leads, remember who did: KIP-966 elects it when nobody eligible is left."""
+def _record_last_known_leader(
+    partition: Partition, wanted: Wanted, rules: Rules, record: m.PartitionChangeRecord
+) -> None:
+    """While nobody leads, remember who did: KIP-966 elects it when nobody eligible is left.
+
+    Where nobody has led since before eligible replicas were counted, that is who was last in sync.
+    """
     if not rules.elr_enabled:
         return
-    if record.leader == NO_LEADER and not partition.last_known_elr:
-        record.last_known_elr = [partition.leader]
-    elif record.leader >= 0 and partition.last_known_elr:
-        record.last_known_elr = []
+    if record.leader >= 0:
+        if partition.last_known_elr:
+            record.last_known_elr = []
+    elif not partition.last_known_elr:
+        if record.leader == NO_LEADER and partition.leader != NO_LEADER:
+            record.last_known_elr = [partition.leader]
+        elif (partition.isr or partition.elr) and not (wanted.isr or wanted.elr):
+            record.last_known_elr = list(partition.isr or partition.elr)
 
 
 def _record_assignment(

@@ -1,4 +1,4 @@
-"""Elections and ISR changes, against 400 decisions of Apache Kafka 4.3.1's own PartitionChangeBuilder, safer in one thing."""
+"""Elections and ISR changes, against 400 decisions of Apache Kafka 4.3.1's own PartitionChangeBuilder, and where it differs."""
 
 import json
 from pathlib import Path
@@ -77,6 +77,10 @@ def test_change_equals_kafkas(case: dict[str, Any]) -> None:
         # Kafka goes on counting on those who were moved away. Should they come back, it would be with empty logs.
         assert merged.elr == tuple(r for r in eligible if r in staying)
         theirs.eligible_leader_replicas = record.eligible_leader_replicas
+    if record.last_known_elr and theirs.last_known_elr is None:
+        # Kafka remembers nobody, and nobody would lead again of itself.
+        assert (partition.leader, merged.isr, merged.elr) == (NO_LEADER, (), ())
+        theirs.last_known_elr = record.last_known_elr
     assert record == theirs
     assert merged.partition_epoch == 10
     assert merged.leader_epoch == (5 if record.leader == -2 else 6)
@@ -89,3 +93,32 @@ def test_last_replica_lost_uncleanly_is_not_elected_cleanly() -> None:
     got = change(partition, TOPIC_ID, 0, Wanted.of(partition), rules)
     assert got is not None
     assert got[0].leader == 1 and got[0].leader_recovery_state == RECOVERING
+
+
+def without_leader(isr: tuple[int, ...], adding: tuple[int, ...] = ()) -> Partition:
+    """As it is left by a controller that counts no eligible replicas."""
+    return Partition((1, 2, *adding), isr, NO_LEADER, 3, 3, tuple(map(directory, (1, 2, *adding))), adding=adding)
+
+
+def test_who_was_last_in_sync_is_remembered_where_nobody_led() -> None:
+    partition = without_leader(isr=(2,))
+    wanted = Wanted.of(partition)
+    wanted.isr, wanted.unclean_shutdown = [], (2,)
+    got = change(partition, TOPIC_ID, 0, wanted, Rules(30, True, 1, lambda r: False, lambda r: bytes(16)))
+    assert got is not None
+    merged = merge(partition, got[0])
+    assert (merged.isr, merged.elr, merged.last_known_elr) == ((), (), (2,))
+    for counts_eligible in (True, False):  # it may be switched off meanwhile
+        rules = Rules(30, counts_eligible, 1, lambda r: True, lambda r: bytes(16))
+        elected = change(merged, TOPIC_ID, 0, Wanted.of(merged), rules)
+        assert elected is not None
+        assert (elected[0].leader, elected[0].leader_recovery_state) == (2, RECOVERING)
+
+
+def test_nobody_is_not_remembered_as_a_leader() -> None:
+    partition = without_leader(isr=(2,), adding=(3,))
+    wanted = Wanted.of(partition)
+    wanted.replicas, wanted.adding = [1, 2], []
+    got = change(partition, TOPIC_ID, 0, wanted, Rules(30, True, 1, lambda r: False, lambda r: bytes(16)))
+    assert got is not None
+    assert got[0].replicas == [1, 2] and got[0].last_known_elr is None
