@@ -147,6 +147,33 @@ def test_a_new_leader_epoch_fences_it() -> None:
     run(scenario)
 
 
+def test_it_is_fenced_in_an_epoch_that_it_has_left() -> None:
+    async def scenario(brokers: Brokers) -> None:
+        follower = await by_hand(brokers)
+        await follower.learn()
+        brokers.dictator.change(0, leader=1)
+        await brokers.until(lambda: brokers.partition(1).leader_epoch > follower.leader_epoch)
+        follower.leader_epoch += 1
+        # Worded so that nothing can be learnt from it.
+        answer = await follower.ask(4, forgotten_topics_data=[{"topic_id": TOPIC_ID, "partitions": [9]}])
+        assert row(answer).error_code == 0 and follower.known_offset == 4
+        follower.leader_epoch -= 1
+        assert err_of(row(await follower.ask(5)).error_code) is Err.FENCED_LEADER_EPOCH
+        assert follower.known_offset == 4
+
+    run(scenario)
+
+
+def test_a_topic_may_be_named_without_partitions() -> None:
+    async def scenario(brokers: Brokers) -> None:
+        follower = await by_hand(brokers)
+        replica = {"replica_id": FOLLOWER, "replica_epoch": follower.replica_epoch}
+        answer = await follower.wire.ask("Fetch", 18, fetch(TOPIC_ID, session_epoch=0, replica_state=replica))
+        assert answer.error_code == 0 and answer.session_id and not answer.responses
+
+    run(scenario)
+
+
 def test_an_earlier_incarnation_counts_for_nothing() -> None:
     async def scenario(brokers: Brokers) -> None:
         follower = await by_hand(brokers)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import Err
-from tests.unit.broker.replicated import Brokers, run
-from tests.unit.broker.sim import HeldSyncs, Sim
+from tests.unit.broker.replicated import TOPIC_ID, Brokers, run
+from tests.unit.broker.sim import HeldSyncs, Sim, records
 
 
 def test_followers_copy_byte_for_byte_and_acks_all_waits_for_them() -> None:
@@ -155,6 +155,28 @@ def test_a_new_topic_is_copied_at_once_though_the_last_fetch_is_parked() -> None
         before_s = brokers.world.loop.time()
         assert await brokers.produce(1, index=1) == "NONE"
         assert brokers.world.loop.time() - before_s < 0.1
+
+    run(scenario, 2, replica_fetch_wait_max_ms="5000")
+
+
+@pytest.mark.parametrize("then", [0, 1])
+def test_what_is_written_upon_an_answer_is_copied_at_once(then: int) -> None:
+    """A follower's Fetch commits a record, and its producer's next one comes before that Fetch has begun to wait."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2], 2)
+        assert await brokers.produce(1, index=1) == "NONE"
+        wire = await brokers.wire(1)
+        for _ in range(10):
+            before_s = brokers.world.loop.time()
+            for index in (0, then):
+                row = {"index": index, "records": records()}
+                topic = {"topic_id": TOPIC_ID, "partition_data": [row]}
+                wire.send("Produce", 13, {"acks": -1, "timeout_ms": 30_000, "topic_data": [topic]})
+                wire.send("Metadata", 12, {"topics": []})  # so that it waits for the answer to the first one
+            for _ in range(4):
+                await wire.receive()
+            assert brokers.world.loop.time() - before_s < 1
 
     run(scenario, 2, replica_fetch_wait_max_ms="5000")
 

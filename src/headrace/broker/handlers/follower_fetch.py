@@ -53,6 +53,16 @@ class Row:
         self.told_high_watermark = -1
         self.told_log_start = -1
 
+    def ask(self, leader_epoch: int, offset: int, last_epoch: int, log_start: int, max_bytes: int) -> None:
+        """What a request says of it."""
+        self.leader_epoch = leader_epoch
+        self.offset = offset
+        self.last_epoch = last_epoch
+        self.log_start = log_start
+        self.max_bytes = max_bytes
+        self.named = True
+        self.session.dirty[self] = None
+
     # A partition's watcher
 
     def appended(self) -> None:
@@ -69,6 +79,8 @@ class Row:
         waiter = session.waiter
         if waiter is not None:
             waiter.wake()
+        else:
+            session.overtaken = True
 
     def committed(self) -> None:
         session = self.session
@@ -92,7 +104,8 @@ class FollowerSession:
     """All that one fetcher of one follower copies from this node."""
 
     __slots__ = (
-        "dirty", "epoch", "fetched_ms", "id", "last_named", "prompt", "replica_epoch", "replica_id", "rows", "waiter",
+        "dirty", "epoch", "fetched_ms", "id", "last_named", "overtaken", "prompt", "replica_epoch", "replica_id", "rows",
+        "waiter",
     )  # fmt: skip
 
     def __init__(self, session_id: int, replica_id: int, replica_epoch: int, prompt: bool) -> None:
@@ -109,6 +122,8 @@ class FollowerSession:
         """Those with something to tell, in the order in which they are served."""
         self.waiter: FollowerWaiter | None = None
         self.last_named: Row | None = None
+        self.overtaken = False
+        """More was appended while no request waited for it."""
 
     def advance(self) -> None:
         """A request has come: the next one has the next number."""
@@ -116,25 +131,19 @@ class FollowerSession:
 
     def name(self, query: FetchQuery) -> None:
         """Take what a request says about partitions."""
-        rows, dirty = self.rows, self.dirty
+        rows = self.rows
         for topic, partitions in query.topics:
             for index, leader_epoch, offset, last_epoch, log_start, max_bytes, _, _ in partitions:
                 row = rows.get((topic, index))
                 if row is None:
                     row = rows[topic, index] = Row(self, topic, index)
-                row.offset = offset
-                row.leader_epoch = leader_epoch
-                row.last_epoch = last_epoch
-                row.log_start = log_start
-                row.max_bytes = max_bytes
-                row.named = True
-                dirty[row] = None
+                row.ask(leader_epoch, offset, last_epoch, log_start, max_bytes)
         for topic, indexes in query.forgotten:
             for index in indexes:
                 row = rows.pop((topic, index), None)
                 if row is not None:
                     row.watch(None)
-                    dirty.pop(row, None)
+                    self.dirty.pop(row, None)
 
     def registered_anew(self, replica_epoch: int) -> None:
         """In the same process, or it would begin another session: what it said last, it says again under its new epoch."""
@@ -183,12 +192,14 @@ class FollowerFetches:
             (head,) = encode_fetch_response_head(request.correlation_id, request.version, (), error)
             return head
         session.name(query)
-        if len(query.topics) == 1 and not query.forgotten and session.id:
+        if session.id:
             self._learn(request, body, query, session)
         return self.serve(request, query, session)
 
     def _learn(self, request: Request, body: int, query: FetchQuery, session: FollowerSession) -> None:
         """A follower that names the same partition alone twice in a row is likely to go on so."""
+        if query.forgotten or len(query.topics) != 1 or len(query.topics[0][1]) != 1:
+            return
         row = session.rows[query.topics[0][0], query.topics[0][1][0][0]]
         if session.last_named is row:
             shape = follower_shape_of(request.buf, request.frame, body, request.end, request.version, query)
@@ -199,6 +210,7 @@ class FollowerFetches:
     def serve(self, request: Request, query: FetchQuery, session: FollowerSession) -> Answer | None:
         """Answer a request whose partitions are named, or have it wait. `query` says within which limits."""
         session.fetched_ms = now_ms = self._monotonic_ms()
+        session.overtaken = False
         gathered = self.gather(session, query, now_ms, self._is_stale(query))
         wait_ms = query.max_wait_ms
         if gathered.enough or wait_ms <= 0 or not session.rows:
@@ -207,6 +219,9 @@ class FollowerFetches:
         request.waiter = waiter = FollowerWaiter(self, request, query, session)
         session.waiter = waiter
         self._broker.wheel.add(waiter, min(wait_ms, WAIT_MS_MAX))
+        if session.overtaken:
+            # What this follower has was committed, and a producer that was told so has written on, all meanwhile.
+            waiter.wake()
         return None
 
     # ---- sessions

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class FollowerShortcut:
     """Serves requests of one shape in one session. Whatever is unusual is left to the long way."""
 
-    __slots__ = ("_find", "_followers", "_key", "_query", "_row", "_session", "said", "version")
+    __slots__ = ("_find", "_followers", "_key", "_leader_epoch", "_max_bytes", "_query", "_row", "_session", "said", "version")
 
     api_key = FETCH
 
@@ -33,6 +33,8 @@ class FollowerShortcut:
         self._session = session
         self._row = row
         self._key = row.topic, row.index
+        self._leader_epoch = row.leader_epoch
+        self._max_bytes = row.max_bytes
 
     def take(
         self, connection: Connection, pos: int, end: int, correlation_id: int, started: float
@@ -44,9 +46,8 @@ class FollowerShortcut:
         if found is None or found[0] != session.epoch or session.rows.get(self._key) is not row:
             return None
         session.advance()
-        _, row.offset, row.last_epoch, row.log_start = found
-        row.named = True
-        session.dirty[row] = None
+        _, offset, last_epoch, log_start = found
+        row.ask(self._leader_epoch, offset, last_epoch, log_start, self._max_bytes)
         request = Request(connection, FETCH, self.version, correlation_id, -1, pos + CLIENT_ID_AT, end, started)
         request.let_go()
         return self._followers.serve(request, self._query, session) or request
