@@ -185,6 +185,21 @@ def test_an_earlier_incarnation_counts_for_nothing() -> None:
     run(scenario)
 
 
+def test_what_it_has_counts_for_the_registration_that_said_so() -> None:
+    async def scenario(brokers: Brokers) -> None:
+        follower = await by_hand(brokers)
+        await follower.learn()
+        leader = brokers.partition(1).leader
+        assert leader is not None
+        first = follower.replica_epoch
+        for epoch, more in ((first + 1, {"forgotten_topics_data": [{"topic_id": TOPIC_ID, "partitions": [9]}]}), (first, {})):
+            follower.replica_epoch = epoch
+            await follower.ask(5, **more)
+            assert leader.followers[FOLLOWER].broker_epoch == epoch
+
+    run(scenario)
+
+
 def test_offsets_that_are_not_there_are_refused() -> None:
     async def scenario(brokers: Brokers) -> None:
         follower = await by_hand(brokers)

@@ -1,14 +1,19 @@
 """A connection that repeats itself is served by a shorter way, and cannot tell."""
 
 import random
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from headrace.broker.connection import Connection
+from headrace.broker.handlers.produce import ADMIN_CLIENT_ID
 from headrace.errors import Err
-from tests.compat.raw import batch
+from headrace.protocol import messages as m
+from tests.compat.raw import Rec, batch, decode_response, encode_request, request_header
+from tests.unit.broker.replicated import TOPIC_ID, Brokers
+from tests.unit.broker.replicated import run as run_several
 from tests.unit.broker.sim import HeldSyncs, Sim, Wire, fetch, produce, records, run
 from tests.unit.broker.test_fetch import sizes
 from tests.unit.broker.test_produce import T, codes, end_offset, offsets, rows
@@ -173,6 +178,42 @@ def test_a_topic_created_anew_under_the_same_name_gets_what_follows() -> None:
     run(scenario)
 
 
+def test_nothing_is_written_to_a_topic_that_is_being_deleted() -> None:
+    """Partition 0 stops first, which answers who waits for it, and what comes next on that connection is for partition 1."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2], PARTITIONS)
+        brokers.kill(2)
+        brokers.dictator.change(1, isr=[1])
+        wire = await brokers.wire(1)
+        for _ in range(3):
+            assert codes(await wire.ask("Produce", 12, produce(T, records(), first=1))) == ["NONE"]
+        wire.send("Produce", 12, produce(T, records()))
+        wire.send("Metadata", 12, {"topics": []})
+        wire.send("Produce", 12, produce(T, records(), first=1))
+        await brokers.until(lambda: len(brokers.partition(1).ack_waiters) == 1)
+        brokers.dictator.decide(m.RemoveTopicRecord(topic_id=TOPIC_ID))
+        assert codes(await wire.receive()) == ["NOT_LEADER_OR_FOLLOWER"]
+        await wire.receive()
+        assert codes(await wire.receive()) == ["UNKNOWN_TOPIC_OR_PARTITION"]
+
+    run_several(scenario, 2, durability="replicated")
+
+
+def test_too_few_in_sync_is_refused_before_anything_is_written() -> None:
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2], min_insync_replicas="2")
+        wire = await brokers.wire(1)
+        for _ in range(3):
+            assert codes(await wire.ask("Produce", 12, produce(T, records()))) == ["NONE"]
+        brokers.kill(2)
+        brokers.dictator.change(isr=[1])
+        assert codes(await wire.ask("Produce", 12, produce(T, records()))) == ["NOT_ENOUGH_REPLICAS"]
+        assert brokers.partition(1).log.end_offset == 3
+
+    run_several(scenario, 2)
+
+
 def test_a_full_disk_refuses_by_either_way_and_nothing_is_half_written() -> None:
     async def scenario(sim: Sim) -> None:
         await sim.create(T)
@@ -204,14 +245,22 @@ def test_new_settings_of_a_topic_count_at_once() -> None:
     run(scenario)
 
 
-def test_internal_topics_have_no_shortcut() -> None:
+def test_internal_topics_stay_with_those_who_may_write_to_them() -> None:
     async def scenario(sim: Sim) -> None:
         async with await sim.wire() as wire:
             await wire.ask("FindCoordinator", 4, {"key_type": 0, "coordinator_keys": ["g"]})
-            for _ in range(4):
-                answer = await wire.ask("Produce", 9, produce("__consumer_offsets", records()))
-                assert codes(answer) == ["INVALID_TOPIC_EXCEPTION"]
-            assert all(connection.shortcut is None for connection in connections(sim))
+
+            async def write(client_id: str) -> list[str]:
+                frame = encode_request("Produce", 9, produce("__consumer_offsets", batch(Rec(b"v", key=b"k"))))
+                head, renamed = request_header(0, 9, flexible=True), request_header(0, 9, flexible=True, client_id=client_id)
+                frame = renamed + frame.removeprefix(head)
+                wire.writer.write(struct.pack(">i", len(frame)) + frame)
+                (length,) = struct.unpack(">i", await wire.reader.readexactly(4))
+                return codes(decode_response("Produce", 9, await wire.reader.readexactly(length)))
+
+            for client_id, code in (("raw", "INVALID_TOPIC_EXCEPTION"), (ADMIN_CLIENT_ID, "NONE")) * 2:
+                for _ in range(3):
+                    assert await write(client_id) == [code]
 
     run(scenario)
 

@@ -42,8 +42,13 @@ class FollowerShortcut:
         """The answer to the frame at `pos`, or its place in the queue if it has to wait; None: nothing was done."""
         found = self._find(connection.buf, pos, end)
         session, row = self._session, self._row
-        # A session that was closed has no rows any more.
-        if found is None or found[0] != session.epoch or session.rows.get(self._key) is not row:
+        # A session that was closed has no rows any more; one may have gone on under another registration.
+        if (
+            found is None
+            or found[0] != session.epoch
+            or session.rows.get(self._key) is not row
+            or session.replica_epoch != self._query.replica_epoch
+        ):
             return None
         session.advance()
         _, offset, last_epoch, log_start = found

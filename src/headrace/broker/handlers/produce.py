@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Answer, Request
 from headrace.broker.handlers.leader_hints import LEADER_MOVED, endpoints_of
-from headrace.broker.handlers.produce_shortcut import ProduceShortcut
+from headrace.broker.handlers.produce_shortcut import Hosted, ProduceShortcut
 from headrace.broker.partition import Partition
 from headrace.broker.waiters import Bucket
 from headrace.errors import Err, KafkaError
@@ -105,16 +105,17 @@ class ProduceHandler:
     def _learn(
         self, request: Request, topic: str | bytes, partition: ProducePartition, needs_commit: bool, timeout_ms: int
     ) -> None:
-        """A connection that has written to the same topic twice in a row is likely to go on so."""
+        """A connection that has written to the same topic twice in a row is likely to go on so.
+
+        What it calls itself is part of the shape: internal topics stay with those who may write to them.
+        """
         connection = request.connection
         if connection.last_topic != topic:
             connection.last_topic = topic
             return
-        hosted = (self._by_id if request.version >= BY_ID else self._by_name).get(topic)  # type: ignore[arg-type]
-        if hosted is None or hosted[partition[0]].topic in INTERNAL:
-            return
         shape = shape_of(request.buf, request.frame, request.end, request.version, topic, partition)
         if shape is not None:
+            hosted: Hosted = self._by_id if request.version >= BY_ID else self._by_name
             connection.shortcut = ProduceShortcut(self, shape, topic, hosted, needs_commit, timeout_ms)
 
     def _unusual(self, topic: str | bytes, index: int, request: Request) -> Partition:

@@ -1,7 +1,7 @@
 """The short way for a connection that says the same again: one batch for a partition of the same topic."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import CLIENT_ID_AT, PRODUCE, Connection, Request
 from headrace.broker.partition import Partition
@@ -12,12 +12,15 @@ from headrace.protocol.produce_shape import ProduceShape
 if TYPE_CHECKING:
     from headrace.broker.handlers.produce import ProduceHandler
 
+Hosted = Mapping[Any, Mapping[int, Partition]]
+"""This node's partitions, by the name or the id of their topic."""
+
 
 class ProduceShortcut:
     """Serves requests of one shape. Whatever is unusual is left to the long way."""
 
     __slots__ = (
-        "_answer", "_find", "_handler", "_needs_commit", "_partitions", "_timeout_ms", "_topic", "said", "version",
+        "_answer", "_find", "_handler", "_hosted", "_needs_commit", "_timeout_ms", "_topic", "said", "version",
     )  # fmt: skip
 
     api_key = PRODUCE
@@ -27,7 +30,7 @@ class ProduceShortcut:
         handler: "ProduceHandler",
         shape: ProduceShape,
         topic: str | bytes,
-        partitions: Mapping[int, Partition],
+        hosted: Hosted,
         needs_commit: bool,
         timeout_ms: int,
     ) -> None:
@@ -37,7 +40,7 @@ class ProduceShortcut:
         self._answer = shape.answer
         self._handler = handler
         self._topic = topic
-        self._partitions = partitions
+        self._hosted = hosted
         self._needs_commit = needs_commit
         self._timeout_ms = timeout_ms
 
@@ -50,9 +53,10 @@ class ProduceShortcut:
         if found is None:
             return None
         index, start, stop = found
-        partition = self._partitions.get(index)
-        # One that is not led here may have a successor of the same name: the long way looks it up.
-        if partition is None or partition.leader is None:
+        # Looked up each time: a topic that is gone may have a successor of the same name.
+        partitions = self._hosted.get(self._topic)
+        partition = partitions.get(index) if partitions is not None else None
+        if partition is None:
             return None
         request = None
         try:
@@ -64,6 +68,7 @@ class ProduceShortcut:
         else:
             log_start = partition.log.log_start_offset
             leader = partition.leader
+            assert leader is not None
             if self._needs_commit and leader.high_watermark < end_offset:
                 request = self._request(connection, pos, end, correlation_id, started)
                 answers: list[ProduceResult] = [(index, 0, base_offset, append_time, log_start, None)]
