@@ -1,6 +1,7 @@
-"""Spark's Python daemon with everything loaded before it forks: workers start with what they would import first.
+"""Spark's Python daemons with everything loaded before they fork: workers start with what they would import first.
 
-`spark.python.daemon.module=headrace.spark.daemon`. Without it everything works the same, a second later per worker.
+`spark.python.daemon.module=headrace.spark.daemon` for tasks; Spark has no such setting for the processes that plan, so the
+launcher in `worker_python` starts this for them. Without it everything works the same, a second later per worker.
 """
 
 import gc
@@ -13,17 +14,25 @@ from zipimport import zipimporter
 
 TASKS = "pyspark.worker"
 
-NEEDED = ("headrace.spark.datasource", "headrace.spark.source")
-NEEDED_BY_TASKS = (
-    "headrace.spark.sink",
-    # Where Spark keeps the functions that tasks of Python sources and sinks are.
-    "pyspark.sql.worker.plan_data_source_read",
-    "pyspark.sql.worker.write_into_data_source",
-    # Spark's own path for Arrow batches wants pandas, whether anything is a DataFrame or not.
-    "pyarrow.pandas_compat",
-    "pyarrow.vendored.version",
-    "pandas",
-)
+NEEDED = {
+    TASKS: (
+        "headrace.spark.datasource",
+        "headrace.spark.source",
+        "headrace.spark.sink",
+        # Where Spark keeps the functions that tasks of Python sources and sinks are.
+        "pyspark.sql.worker.plan_data_source_read",
+        "pyspark.sql.worker.write_into_data_source",
+        # Spark's own path for Arrow batches wants pandas, whether anything is a DataFrame or not.
+        "pyarrow.pandas_compat",
+        "pyarrow.vendored.version",
+        "pandas",
+    ),
+    "pyspark.sql.worker.create_data_source": ("headrace.spark.datasource", "headrace.spark.schema"),
+    "pyspark.sql.worker.plan_data_source_read": ("headrace.spark.datasource", "headrace.spark.source"),
+    "pyspark.sql.worker.write_into_data_source": ("headrace.spark.datasource", "headrace.spark.sink"),
+    "pyspark.sql.worker.commit_data_source_write": ("headrace.spark.sink",),
+}
+"""Of each kind of worker, what it goes on to import."""
 ASKED_BY_TASKS = ("API_VERSIONS", "METADATA", "FETCH", "INIT_PRODUCER_ID", "PRODUCE")
 """What tasks send to brokers: each message is compiled for the version that is newest here, which most brokers speak."""
 
@@ -56,11 +65,9 @@ def preload(worker_module: str) -> None:
     First of all their own module: Spark's daemon imports it behind the fork, so that each worker compiles it anew, from
     the source in a zip file.
     """
-    for name in (worker_module, *NEEDED):
+    for name in (worker_module, *NEEDED.get(worker_module, ())):
         import_module(name)
     if worker_module == TASKS:
-        for name in NEEDED_BY_TASKS:
-            import_module(name)
         from headrace.client.columnar import native
         from headrace.protocol.api import API, ApiKey
 
@@ -77,7 +84,7 @@ if __name__ == "__main__":
 
     preload(sys.argv[1] if len(sys.argv) > 1 else TASKS)
     forget_archives(sys.path_importer_cache)
-    # Spark has workers collect garbage behind every task: what is here already never is any, and looking at it would take
-    # longer than many a task, and give each worker a copy of it.
+    # Spark has workers collect garbage behind every task, and planners behind every plan: what is here already never is any,
+    # and looking at it would take longer than many a task, and give each worker a copy of it.
     gc.freeze()
     manager()

@@ -2,6 +2,7 @@
 
 Spark puts zip files first on the module path of every Python it starts, PySpark's source among them, and starts four of
 them before a first query has rows. Each would compile what is installed in compiled form: 0.7 s, one after the other.
+Those that plan are forked from Spark's own daemon, whatever is set: here they come from `daemon`, like tasks.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ def worker_python(cache: Path | None = None) -> str:
 def _script(python: Path, package: Path) -> str:
     return f"""#!/bin/sh
 # Headrace's launcher of Python for Spark's workers; written anew when it is missing.
-# Left out: Spark's zip files of what is installed here in compiled form, and a jar.
+# Left out: Spark's zip files of what is installed here in compiled form, and a jar. Replaced: Spark's daemon by ours.
 package='{quoted(package)}'
 kept=
 set -f
@@ -41,5 +42,9 @@ for place in $PYTHONPATH; do
 done
 unset IFS
 export PYTHONPATH="${{kept#:}}"
+if [ "$1 $2" = "-m pyspark.daemon" ]; then
+  shift 2
+  set -- -m headrace.spark.daemon "$@"
+fi
 exec '{quoted(python)}' "$@"
 """

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs headrace[spark]")
 
-from headrace.spark.daemon import forget_archives, use_compiled
+from headrace.spark.daemon import NEEDED, TASKS, forget_archives, use_compiled
 from headrace.spark.worker_python import worker_python
 
 
@@ -96,6 +96,33 @@ def test_spark_starts_this_python_with_the_installed_pyspark(tmp_path) -> None:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         assert done.stdout == f"{sys.executable} {pyspark.__file__} {left} a word another\n"
     assert worker_python(tmp_path / "it's a cache") == python
+
+
+def test_planners_are_forked_with_what_they_import_by_the_same_daemon_as_tasks(tmp_path) -> None:
+    modules = tmp_path / "headrace/spark"
+    modules.mkdir(parents=True)
+    for folder in (modules.parent, modules):
+        (folder / "__init__.py").touch()
+    (modules / "daemon.py").write_text("import sys; print(*sys.argv[1:])")
+    python, environment = worker_python(tmp_path), os.environ | {"PYTHONPATH": str(tmp_path)}
+    for words, said in [
+        (["-m", "pyspark.daemon", "pyspark.sql.worker.some planner", "x"], "pyspark.sql.worker.some planner x\n"),
+        (["-c", "print('as it is')"], "as it is\n"),
+    ]:
+        done = subprocess.run([python, *words], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout == said
+
+
+@pytest.mark.parametrize("planner", [name for name in NEEDED if name != TASKS])
+def test_what_a_planner_finds_loaded_starts_no_threads(planner) -> None:
+    program = (
+        "import sys, threading\n"
+        "from headrace.spark import daemon\n"
+        f"daemon.preload('{planner}')\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+        f"assert '{planner}' in sys.modules and 'pandas' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_without_a_place_for_a_launcher_spark_starts_this_python(tmp_path) -> None:
