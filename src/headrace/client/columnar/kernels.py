@@ -49,6 +49,12 @@ SIGNATURES = {
 HELPERS = ("big_endian", "varint", "varint_size", "put_varint", "is_set", "skip_headers")
 
 
+def copy(out, to, src, at, size):
+    """Bytes from one buffer to another. What is compiled is the machine's own copy, which `native` puts in its place."""
+    for index in range(size):
+        out[to + index] = src[at + index]
+
+
 def big_endian(src, pos, size):
     """A signed number of `size` bytes, the highest first."""
     found = 0
@@ -280,9 +286,7 @@ def gather(src, at, length, rows, out_offsets, out, validity):
             nulls += 1
         else:
             validity[row >> 3] |= 1 << (row & 7)
-            start = at[row]
-            for index in range(size):
-                out[end + index] = src[start + index]
+            copy(out, end, src, at[row], size)
             end += size
         out_offsets[row + 1] = end
     return nulls
@@ -392,32 +396,27 @@ def encode(
         pos = put_varint(out, pos, count)
         pos = put_varint(out, pos, key_size)
         if key_size > 0:
-            start = key_offsets[row]
-            for byte in range(key_size):
-                out[pos + byte] = key_data[start + byte]
+            copy(out, pos, key_data, key_offsets[row], key_size)
             pos += key_size
         pos = put_varint(out, pos, value_size)
         if value_size > 0:
-            start = value_offsets[row]
-            for byte in range(value_size):
-                out[pos + byte] = value_data[start + byte]
+            copy(out, pos, value_data, value_offsets[row], value_size)
             pos += value_size
         pos = put_varint(out, pos, header_end - header_start)
         for header in range(header_start, header_end):
             start = name_offsets[header]
             length = name_offsets[header + 1] - start
             pos = put_varint(out, pos, length)
-            for byte in range(length):
-                out[pos + byte] = name_data[start + byte]
-            pos += length
+            if length > 0:
+                copy(out, pos, name_data, start, length)
+                pos += length
             length = -1
             start = content_offsets[header]
             if is_set(content_validity, content_first, header):
                 length = content_offsets[header + 1] - start
             pos = put_varint(out, pos, length)
             if length > 0:
-                for byte in range(length):
-                    out[pos + byte] = content_data[start + byte]
+                copy(out, pos, content_data, start, length)
                 pos += length
         count += 1
     if batch >= 0:
