@@ -1,5 +1,6 @@
 """A follower that asks for what comes next in one partition is served by a shorter way, and cannot tell."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from headrace.broker.handlers.follower_shortcut import FollowerShortcut
 from headrace.client.errors import err_of
 from headrace.errors import Err
-from tests.unit.broker.replicated import TOPIC_ID, Brokers, run
+from tests.unit.broker.replicated import DATA, TOPIC_ID, Brokers, run
 from tests.unit.broker.sim import Wire, fetch
 
 FOLLOWER, OTHER = 2, 3
@@ -181,6 +182,37 @@ def test_an_earlier_incarnation_counts_for_nothing() -> None:
         brokers.dictator.register(FOLLOWER, "b2", follower.replica_epoch + 100)
         assert err_of(row(await follower.ask(5)).error_code) is Err.NOT_LEADER_OR_FOLLOWER
         assert follower.known_offset == 0
+
+    run(scenario)
+
+
+def test_what_it_has_counts_once_and_not_again_when_its_fetch_is_woken() -> None:
+    """Whether an earlier incarnation speaks is asked when a Fetch comes, so nothing may count later."""
+
+    async def scenario(brokers: Brokers) -> None:
+        follower = await by_hand(brokers)
+        await follower.learn()
+        leader = brokers.partition(1).leader
+        assert leader is not None
+        known = leader.followers[FOLLOWER]
+        answer = asyncio.create_task(follower.ask(10, max_wait_ms=1000))
+        await brokers.until(lambda: known.end_offset == 10)
+        fetched_ms = known.fetched_ms
+        brokers.dictator.register(FOLLOWER, "b2", follower.replica_epoch + 100)
+        await asyncio.sleep(0.1)
+        assert await brokers.produce(1, acks=1) == "NONE"
+        assert len(row(await answer).records) > 0
+        assert (known.fetched_ms, known.broker_epoch) == (fetched_ms, follower.replica_epoch)
+
+    run(scenario)
+
+
+def test_a_leader_whose_disk_fails_says_so() -> None:
+    async def scenario(brokers: Brokers) -> None:
+        follower = await by_hand(brokers)
+        await follower.learn()
+        brokers.broker(1).replicas.fail(DATA)
+        assert err_of(row(await follower.ask(5)).error_code) is Err.KAFKA_STORAGE_ERROR
 
     run(scenario)
 
