@@ -1,6 +1,8 @@
 """What Spark's workers find loaded when they are forked, and from where."""
 
 import os
+import platform
+import resource
 import subprocess
 import sys
 import zipfile
@@ -45,6 +47,26 @@ def test_workers_are_forked_with_their_own_module_and_without_threads() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's settings")
+def test_memory_of_one_batch_is_there_for_the_next() -> None:
+    program = (
+        "import resource\n"
+        "from headrace.spark.daemon import keep_freed_memory\n"
+        "def batch():\n"
+        "    columns = [b'x' * (10 << 20) for _ in range(5)]\n"
+        "    del columns\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "keep_freed_memory()\n"
+        "first = batch()\n"
+        "for _ in range(20):\n"
+        "    last = batch()\n"
+        "print(last - first)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    pages_of_a_column = (10 << 20) // resource.getpagesize()
+    assert int(done.stdout) < pages_of_a_column
 
 
 def test_importers_of_zip_files_are_forgotten(tmp_path) -> None:
