@@ -133,6 +133,8 @@ def _fill_elr(partition: Partition, wanted: Wanted, rules: Rules) -> None:
     Not so those who are moved away, and with them their logs: they may come back.
     """
     if not rules.elr_enabled:
+        if partition.isr:
+            wanted.elr = []  # found out before this was switched off: the ISR has gone on without them
         return
     if len(wanted.isr) >= rules.min_isr:
         wanted.elr, wanted.last_known_elr = [], []

@@ -209,6 +209,19 @@ def test_who_was_eligible_before_that_was_switched_off_is_so_only_if_nobody_has_
     assert leaders(cluster)[0][0] == (1 if leads else 2)
 
 
+def test_nobody_is_elected_for_having_been_eligible_while_that_is_switched_off() -> None:
+    cluster = Cluster(2)
+    cluster.commit([(m.FeatureLevelRecord(name=ELR_VERSION, feature_level=1), 0)])
+    cluster.answer(create(new_topic("t", -1, -1, [("min.insync.replicas", "2")], [(0, [1, 2])])))
+    cluster.commit(cluster.controller.fence_broker(cluster.image, 2))
+    assert cluster.answer(features((ELR_VERSION, 0, 2))).error_code == 0
+    cluster.commit(cluster.controller.unfence_broker(cluster.image, 2))
+    cluster.commit(cluster.controller.fence_broker(cluster.image, 1))
+    assert leaders(cluster) == [(-1, 1, (1,))], "1 may have committed alone"
+    cluster.commit(cluster.controller.unfence_broker(cluster.image, 1))
+    assert leaders(cluster) == [(1, 2, (1,))]
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_single_replica_that_was_killed_leads_again(whole: bool) -> None:
     """The records that Apache Kafka 4.3.1 writes for its only broker after kill -9; and of one that vouches for its log."""
