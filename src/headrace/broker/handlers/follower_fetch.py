@@ -281,7 +281,7 @@ class FollowerFetches:
                     gathered.results.append((row, self._failure(row, KafkaError(Err.NOT_LEADER_OR_FOLLOWER))))
                     gathered.enough = True
                 else:
-                    left = self._look(session, row, gathered, left, query, now_ms)
+                    left = self._look(session, row, gathered, left, now_ms)
         except BaseException:
             release(gathered.slices)
             raise
@@ -294,9 +294,7 @@ class FollowerFetches:
         known = self._broker.image.brokers.get(query.replica_id)
         return known is not None and -1 < query.replica_epoch < known.epoch
 
-    def _look(
-        self, session: FollowerSession, row: Row, gathered: Gathered, left: int, query: FetchQuery, now_ms: int
-    ) -> int:
+    def _look(self, session: FollowerSession, row: Row, gathered: Gathered, left: int, now_ms: int) -> int:
         partition = row.partition
         try:
             # Led here in the epoch that the follower knows, as it nearly always is; or looked up, and refused if not.
