@@ -224,6 +224,13 @@ class Connection(asyncio.BufferedProtocol):
         self._filled += nbytes
         self._process()
 
+    def receive_now(self) -> None:
+        """Take what the peer has sent already, a little before the loop would bring it."""
+        if not (self.closed or self.closing or self._paused or self._processing):
+            count = self.outbox.receive(self.view[self._filled :])
+            if count:
+                self.buffer_updated(count)
+
     def _process(self) -> None:
         """Handle every whole frame that may be handled now, send the answers, make room for more."""
         if self._processing or self.closed:
@@ -310,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
         if produced or fetched:
             self.listener.router.turn_done(produced, fetched, started)
         if self._idle_poll is not None:
-            self._idle_poll.served(started, small and self.broker.syncer.idle)
+            self._idle_poll.served(started, small and self.broker.syncer.idle, self)
         self._processing = False
         if failure is not None:
             self._fail(failure)

@@ -28,6 +28,9 @@ GATHER_BYTES = 64 * 1024
 
 UNPACED = b"cubic"
 
+LOOKS = 6
+"""How often a socket is asked in a row whether something has come: about as long as one turn of the loop."""
+
 TURN_BYTES = 4 << 20
 """What one connection may send before others get their turn."""
 
@@ -46,6 +49,10 @@ class Outbox(Protocol):
 
     def resume(self) -> None:
         """The transport has sent all it had."""
+        ...
+
+    def receive(self, room: memoryview) -> int:
+        """Read what is there already, past the transport; 0 where there is nothing, or no way past it."""
         ...
 
     def close(self) -> None:
@@ -188,6 +195,16 @@ class SocketOutbox:
         if self._transport.get_write_buffer_size():
             self.blocked = True
 
+    def receive(self, room: memoryview) -> int:
+        for _ in range(LOOKS):
+            try:
+                return self._socket.recv_into(room)
+            except BlockingIOError:
+                continue
+            except OSError:
+                break
+        return 0  # also at the end of the stream, where the transport finds nothing more either
+
     def _break(self) -> None:
         """The stream is cut short where it is: not one byte may follow."""
         self.close()
@@ -253,6 +270,9 @@ class TransportOutbox:
             self._position = 0
             chunk.release()
         return data
+
+    def receive(self, room: memoryview) -> int:
+        return 0
 
     def close(self) -> None:
         if not self._closed:

@@ -558,3 +558,49 @@ def test_addresses_of_a_socket_for_both_families_are_ipv4_ones() -> None:
     assert subject._address(("::ffff:10.1.2.3", 7)) == ("10.1.2.3", 7)
     assert subject._address(("::1", 7, 0, 0)) == ("::1", 7)  # type: ignore[arg-type]
     assert subject._address(None) == ("", 0)
+
+
+# ---- bytes that are there before the loop says so
+
+
+class Early:
+    """An outbox past which something has come already."""
+
+    def __init__(self, outbox: Any, data: bytes) -> None:
+        self._outbox = outbox
+        self.data = data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._outbox, name)
+
+    def receive(self, room: memoryview) -> int:
+        count = min(len(room), len(self.data), 7)
+        room[:count] = self.data[:count]
+        self.data = self.data[count:]
+        return count
+
+
+def test_what_is_there_early_is_handled_like_all_else() -> None:
+    peer = Peer()
+    frames = b"".join(frame(number, body=bytes(number)) for number in range(5))
+    peer.send(frames[:20])
+    early = Early(peer.connection.outbox, frames[20:])
+    peer.connection.outbox = early  # type: ignore[assignment]
+    while early.data:
+        peer.connection.receive_now()
+    peer.connection.receive_now()
+    assert peer.answers == list(range(5))
+
+
+def test_nothing_is_read_early_that_would_not_be_read_at_all() -> None:
+    peer = Peer()
+    early = Early(peer.connection.outbox, frame(1))
+    peer.connection.outbox = early  # type: ignore[assignment]
+    peer.connection._set_paused(True)
+    peer.connection.receive_now()
+    peer.connection._set_paused(False)
+    peer.connection.finish()
+    peer.connection.receive_now()
+    peer.connection.connection_lost(None)
+    peer.connection.receive_now()
+    assert early.data == frame(1) and peer.answers == []

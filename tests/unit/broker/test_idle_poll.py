@@ -98,6 +98,51 @@ def test_many_connections_keep_the_loop_awake_by_themselves() -> None:
     assert not world.is_awake
 
 
+def test_who_spoke_twice_in_a_row_is_asked_in_every_turn_until_it_sleeps() -> None:
+    world = World()
+    asked: list[str] = []
+
+    class Peer:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def receive_now(self) -> None:
+            asked.append(self.name)
+
+    first, second = Peer("first"), Peer("second")
+    world.warm_up()
+    for peer in (first, second, first, second, second):
+        world.poll.served(world.now, True, peer)
+        world.turn()
+    world.turn()
+    assert asked == ["second", "second"]
+    world.now += 2 * POLL_S
+    world.turn()
+    assert not world.is_awake and len(asked) == 2
+    assert world.poll._source is world.poll._asked is None, "a connection that is gone must not be kept"
+
+
+def test_what_comes_early_may_be_served_within_the_turn() -> None:
+    world = World()
+    served = 0
+
+    class Peer:
+        def receive_now(self) -> None:
+            nonlocal served
+            served += 1
+            world.poll.served(world.now, True, self)
+
+    world.warm_up()
+    peer = Peer()
+    for _ in range(2):
+        world.turn()
+        world.poll.served(world.now, True, peer)
+    for _ in range(20):
+        world.now += SHORT_S
+        world.turn()
+    assert served == 20 and len(world.due) == 1, "one poll is due, however many are served"
+
+
 def test_a_real_loop_sleeps_again() -> None:
     async def main() -> tuple[bool, bool]:
         loop = asyncio.get_running_loop()

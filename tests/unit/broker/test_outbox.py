@@ -322,3 +322,30 @@ def test_a_peer_on_this_host_is_sent_to_unpaced() -> None:
         assert possible in (subject.UNPACED, before)
 
     run(scenario)
+
+
+def test_what_has_come_is_read_past_the_transport() -> None:
+    async def scenario(sender: Sender, peer: socket.socket) -> None:
+        sender.transport.pause_reading()
+        room = bytearray(10)
+        assert sender.outbox.receive(memoryview(room)) == 0, "nothing is there"
+        peer.send(b"abcdefghijklmno")
+        assert sender.outbox.receive(memoryview(room)) == 10 and room == b"abcdefghij"
+        assert sender.outbox.receive(memoryview(room)[5:]) == 5 and room == b"abcdeklmno"
+        assert sender.outbox.receive(memoryview(room)[10:]) == 0, "no room"
+        peer.shutdown(socket.SHUT_WR)
+        assert sender.outbox.receive(memoryview(room)) == 0, "the end"
+        sender.transport.resume_reading()
+        await until(lambda: sender.lost)
+        assert sender.outbox.receive(memoryview(room)) == 0, "closed"
+
+    run(scenario)
+
+
+def test_there_is_no_way_past_a_transport_that_encrypts() -> None:
+    async def scenario(sender: Sender, peer: socket.socket) -> None:
+        sender.transport.pause_reading()
+        peer.send(b"abc")
+        assert sender.outbox.receive(memoryview(bytearray(10))) == 0
+
+    run(scenario, TransportOutbox)
