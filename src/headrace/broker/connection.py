@@ -42,7 +42,7 @@ TURN_FRAMES = 256
 MAPPED_IPV4 = "::ffff:"
 
 _int32 = Struct(">i").unpack_from
-_header = Struct(">hhih").unpack_from
+_header = Struct(">ihhih").unpack_from  # length, API, version, correlation id, length of the client id
 
 Answer = bytes | list[Chunk]
 
@@ -241,17 +241,21 @@ class Connection(asyncio.BufferedProtocol):
         out: list[Chunk] = []
         out_bytes = produced = fetched = 0
         turn = TURN_FRAMES
+        frame_bytes_max = self._frame_bytes_max
         small = filled - pos <= SMALL_BYTES
         started = self.last_active = self._clock()
         try:
-            while filled - pos >= 4 and not self.closing:
-                (length,) = _int32(buf, pos)
-                if length > self._frame_bytes_max or length < HEADER_BYTES_MIN:
-                    raise ProtocolError(f"frame of {length} bytes; the limit is {self._frame_bytes_max}")
+            while not self.closing:
+                if filled - pos < CLIENT_ID_AT:
+                    if filled - pos >= 4:
+                        self._check_length(*_int32(buf, pos))  # at once: a wrong one is followed by nothing
+                    break
+                length, api_key, version, correlation_id, client_id_length = _header(buf, pos)
+                if not HEADER_BYTES_MIN <= length <= frame_bytes_max:
+                    self._check_length(length)
                 end = pos + 4 + length
                 if end > filled:
                     break
-                api_key, version, correlation_id, client_id_length = _header(buf, pos + 4)
                 if slots and (api_key != PRODUCE or slots[-1].api_key != PRODUCE or len(slots) >= self._parked_max):
                     if api_key == FETCH:
                         self._give_way_to_fetch(slots[-1])
@@ -272,15 +276,16 @@ class Connection(asyncio.BufferedProtocol):
                     and buf.startswith(shortcut.said, frame + SAID_AT)
                 ):
                     taken = shortcut.take(self, frame, end, correlation_id, started)
-                    if isinstance(taken, Request):
+                    if taken.__class__ is Request:
                         slots.append(taken)
                         continue
-                    answer = taken
-                if answer is None:
+                    answer = taken  # type: ignore[assignment]
+                if answer is None or slots:
                     request = Request(
                         self, api_key, version, correlation_id, client_id_length, frame + CLIENT_ID_AT, end, started
                     )
-                    answer = self._route(request)
+                    if answer is None:
+                        answer = self._route(request)
                     if answer is None or slots:
                         request.let_go()
                         request.answer = request.answer or answer  # it may have come meanwhile
@@ -324,6 +329,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed:
             self._make_room(progress)
             self.slot_filled()
+
+    def _check_length(self, length: int) -> None:
+        if not HEADER_BYTES_MIN <= length <= self._frame_bytes_max:
+            raise ProtocolError(f"frame of {length} bytes; the limit is {self._frame_bytes_max}")
 
     @staticmethod
     def _give_way_to_fetch(waiting: Request) -> None:

@@ -521,6 +521,12 @@ class Partition:
         producers = self.log.producers
         if producers.first_unstable_offset is not None:
             producers.committed(high_watermark)
+        if self.ack_waiters:
+            self._acknowledge(high_watermark)
+        if self.fetch_waiters:
+            self.environment.fetchable(self)
+
+    def _acknowledge(self, high_watermark: int) -> None:
         waiters = self.ack_waiters
         committed = []
         while waiters and waiters[0][0] <= high_watermark:
@@ -532,8 +538,6 @@ class Partition:
             except Exception:
                 # One that cannot be answered must not keep all the others waiting for ever.
                 logger.exception("%s: a request that waited for %d could not be answered", self, high_watermark)
-        if self.fetch_waiters:
-            self.environment.fetchable(self)
 
     @property
     def high_watermark(self) -> int:

@@ -58,29 +58,22 @@ class ProduceShortcut:
         partition = partitions.get(index) if partitions is not None else None
         if partition is None:
             return None
-        request = None
         try:
             base_offset, append_time, end_offset = partition.append(buf, connection.view, start, stop, self._needs_commit)
         except KafkaError as error:
             refusal = self._handler.refusal(index, partition, error, None, buf, start, stop)
             request = self._request(connection, pos, end, correlation_id, started)
-            answer = self._handler.encode(request, [(self._topic, [refusal])])
-        else:
-            log_start = partition.log.log_start_offset
-            leader = partition.leader
-            assert leader is not None
-            if self._needs_commit and leader.high_watermark < end_offset:
-                request = self._request(connection, pos, end, correlation_id, started)
-                answers: list[ProduceResult] = [(index, 0, base_offset, append_time, log_start, None)]
-                waiting = [(partition, end_offset, leader, answers, 0)]
-                self._handler.park(request, [(self._topic, answers)], waiting, self._timeout_ms)
-                return request
-            answer = self._answer(correlation_id, index, base_offset, append_time, log_start)
-        if not connection.waiting:
-            return answer
-        request = request or self._request(connection, pos, end, correlation_id, started)
-        request.answer = answer
-        return request
+            return self._handler.encode(request, [(self._topic, [refusal])])
+        log_start = partition.log.log_start_offset
+        leader = partition.leader
+        assert leader is not None
+        if self._needs_commit and leader.high_watermark < end_offset:
+            request = self._request(connection, pos, end, correlation_id, started)
+            answers: list[ProduceResult] = [(index, 0, base_offset, append_time, log_start, None)]
+            waiting = [(partition, end_offset, leader, answers, 0)]
+            self._handler.park(request, [(self._topic, answers)], waiting, self._timeout_ms)
+            return request
+        return self._answer(correlation_id, index, base_offset, append_time, log_start)
 
     def _request(self, connection: Connection, pos: int, end: int, correlation_id: int, started: float) -> Request:
         request = Request(connection, PRODUCE, self.version, correlation_id, -1, pos + CLIENT_ID_AT, end, started)
