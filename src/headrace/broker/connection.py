@@ -112,9 +112,6 @@ class Request:
 class Shortcut(Protocol):
     """A quicker way for requests that say again what an earlier one of their connection said."""
 
-    @property
-    def api_key(self) -> int: ...
-
     version: int
     said: bytes
     """What stands behind the correlation id."""
@@ -154,8 +151,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_host = ""
         self.local_address: tuple[str, int] = ("", 0)
         self.client_software: tuple[str, str] = ("", "")
-        self.shortcut: Shortcut | None = None
-        """Learnt by a handler from what came before."""
+        self.shortcuts: dict[int, Shortcut] = {}
+        """By API; learnt by their handlers from what came before."""
         self.last_topic: str | bytes = ""
         """That a Produce wrote to."""
         self.when_lost: Callable[[], None] | None = None
@@ -242,6 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         out_bytes = produced = fetched = 0
         turn = TURN_FRAMES
         frame_bytes_max = self._frame_bytes_max
+        shortcuts = self.shortcuts
         small = filled - pos <= SMALL_BYTES
         started = self.last_active = self._clock()
         try:
@@ -268,10 +266,9 @@ class Connection(asyncio.BufferedProtocol):
                 turn -= 1
                 frame, pos = pos, end
                 answer: Answer | None = None
-                shortcut = self.shortcut
+                shortcut = shortcuts.get(api_key)
                 if (
                     shortcut is not None
-                    and api_key == shortcut.api_key
                     and version == shortcut.version
                     and buf.startswith(shortcut.said, frame + SAID_AT)
                 ):

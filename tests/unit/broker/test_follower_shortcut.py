@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.connection import FETCH
 from headrace.broker.handlers.follower_shortcut import FollowerShortcut
 from headrace.client.errors import err_of
 from headrace.errors import Err
@@ -16,7 +17,7 @@ FOLLOWER, OTHER = 2, 3
 
 def shortcuts(brokers: Brokers, node_id: int = 1) -> int:
     """How many connections of a leader have one."""
-    return sum(isinstance(c.shortcut, FollowerShortcut) for c in brokers.broker(node_id).connections)
+    return sum(isinstance(c.shortcuts.get(FETCH), FollowerShortcut) for c in brokers.broker(node_id).connections)
 
 
 class ByHand:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from headrace.broker.connection import Answer, Request
+from headrace.broker.connection import FETCH, Answer, Request
 from headrace.broker.handlers.follower_shortcut import FollowerShortcut
 from headrace.broker.handlers.leader_hints import LEADER_MOVED
 from headrace.broker.outbox import Chunk, release
@@ -204,7 +204,7 @@ class FollowerFetches:
         if session.last_named is row:
             shape = follower_shape_of(request.buf, request.frame, body, request.end, request.version, query)
             if shape is not None:
-                request.connection.shortcut = FollowerShortcut(self, shape, query, session, row)
+                request.connection.shortcuts[FETCH] = FollowerShortcut(self, shape, query, session, row)
         session.last_named = row
 
     def serve(self, request: Request, query: FetchQuery, session: FollowerSession) -> Answer | None:

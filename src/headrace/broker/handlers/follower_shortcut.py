@@ -15,8 +15,6 @@ class FollowerShortcut:
 
     __slots__ = ("_find", "_followers", "_key", "_leader_epoch", "_max_bytes", "_query", "_row", "_session", "said", "version")
 
-    api_key = FETCH
-
     def __init__(
         self,
         followers: "FollowerFetches",

@@ -6,7 +6,7 @@ since there is no other way to tell.
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.connection import Answer, Request
+from headrace.broker.connection import PRODUCE, Answer, Request
 from headrace.broker.handlers.leader_hints import LEADER_MOVED, endpoints_of
 from headrace.broker.handlers.produce_shortcut import Hosted, ProduceShortcut
 from headrace.broker.partition import Partition
@@ -116,7 +116,7 @@ class ProduceHandler:
         shape = shape_of(request.buf, request.frame, request.end, request.version, topic, partition)
         if shape is not None:
             hosted: Hosted = self._by_id if request.version >= BY_ID else self._by_name
-            connection.shortcut = ProduceShortcut(self, shape, topic, hosted, needs_commit, timeout_ms)
+            connection.shortcuts[PRODUCE] = ProduceShortcut(self, shape, topic, hosted, needs_commit, timeout_ms)
 
     def _unusual(self, topic: str | bytes, index: int, request: Request) -> Partition:
         """Not here, or a topic that only the broker and its tools may write to."""

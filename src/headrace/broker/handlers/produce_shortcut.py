@@ -23,8 +23,6 @@ class ProduceShortcut:
         "_answer", "_find", "_handler", "_hosted", "_needs_commit", "_timeout_ms", "_topic", "said", "version",
     )  # fmt: skip
 
-    api_key = PRODUCE
-
     def __init__(
         self,
         handler: "ProduceHandler",
