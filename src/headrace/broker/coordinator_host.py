@@ -7,7 +7,7 @@ it is dropped and loaded again from the log.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace.broker.coordinator_timers import TimerSet
 from headrace.broker.partition import Partition
 from headrace.broker.waiters import Bucket
+from headrace.coordinator.offsets import RepeatedCommit
 from headrace.coordinator.outcome import Cancel, Context, Outcome, Promise, Record
 from headrace.coordinator.records import batch_bytes
 from headrace.coordinator.shard import GroupShard
@@ -163,6 +164,15 @@ class ShardHost:
             return asker.refusal(Err.UNKNOWN_SERVER_ERROR)
         return self._settle(outcome, asker)
 
+    def commit_again(self, commit: RepeatedCommit, places: Sequence[Any], asker: Asker) -> Any:
+        """Like `run`, for a commit that its member has made before."""
+        try:
+            outcome = self.shard.offset_commit_again(commit, places, self._wall_ms())
+        except Exception:
+            self._broken("a commit")
+            return asker.refusal(Err.UNKNOWN_SERVER_ERROR)
+        return self._settle(outcome, asker)
+
     def decide(self, decision: Callable[[int], Outcome]) -> Any:
         """A decision of the coordinator's own: a timer, an expiry, a change of the cluster. Returns its response."""
         if self.state is not State.ACTIVE:
@@ -263,9 +273,7 @@ class ShardHost:
 
     def _new_batch(self) -> Batch:
         if self._pending is None:
-            self.coordinator.loop.call_soon(self._flush)
-            # Next in line behind it, so that what is appended is synced in the same turn of the loop.
-            self.partition.environment.syncer.dirty(self.partition)
+            self.partition.environment.syncer.dirty_soon(self.partition, self._flush)
         else:
             self._flush()
         builder = BatchBuilder(compression=self.coordinator.compression)
@@ -307,6 +315,11 @@ class ShardHost:
             self.close(Err.NOT_COORDINATOR)
             self.coordinator.refresh_soon()
             return
+        try:
+            self.shard.advance(partition.leader.high_watermark)
+        except Exception:
+            self._broken("to see what is committed")
+            return
         # Batches before it as well, which may be told later: an answer lets others decide, and that may close this host.
         in_flight, answers = self._in_flight, []
         while in_flight and in_flight[0].end_offset <= batch.end_offset:
@@ -314,7 +327,6 @@ class ShardHost:
             self.coordinator.wheel.remove(passed)
             answers += passed.answers
             passed.answers = []
-        self.shard.advance(partition.leader.high_watermark)
         if len(answers) > ANSWERS_AT_ONCE:
             self.coordinator.deliver(answers)
             return

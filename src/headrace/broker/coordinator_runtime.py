@@ -98,7 +98,7 @@ class GroupCoordinator:
         """Called in commit order, after the replicas have followed."""
         if self._closed:
             return
-        if any(kind == BROKER_CONFIG for kind, _ in delta.configs):
+        if any(kind == BROKER_CONFIG or name == OFFSETS_TOPIC for kind, name in delta.configs):
             for host in self.active():
                 host.shard.state.config = self.config_of(host.partition)
         self.refresh()

@@ -4,6 +4,7 @@ On the loop, in one step, each dirty log's end and files are noted; a thread syn
 the loop, moves the durable end. What was written in between belongs to the next round, never to this one.
 """
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -13,6 +14,8 @@ from headrace.broker.metrics import Latency
 from headrace.broker.runtime import Runtime
 from headrace.storage.durability import SyncPlan
 from headrace.storage.log import Log
+
+logger = logging.getLogger("headrace.syncer")
 
 PARALLEL_SYNCS = 8
 """Threads that sync at once. Concurrent fdatasyncs share one journal commit of the file system."""
@@ -36,6 +39,7 @@ class Syncer:
         self.latency = latency
         self._on_failure = on_failure
         self._dirty: dict[Syncable, None] = {}
+        self._unwritten: dict[Syncable, Callable[[], None]] = {}
         self._in_flight: set[Syncable] = set()
         self._running = 0
         self._scheduled = False
@@ -44,15 +48,27 @@ class Syncer:
         """`partition` has records that are not durable yet."""
         self._dirty[partition] = None
         if not self._scheduled and self._running < PARALLEL_SYNCS:
-            # Not at once: whatever else arrives in this turn of the loop shares the sync.
-            self._scheduled = True
-            self._runtime.loop.call_soon(self._start)
+            self._schedule()
+
+    def dirty_soon(self, partition: Syncable, write: Callable[[], None]) -> None:
+        """`write` is called once this turn of the loop is over, and what it writes to `partition` is synced."""
+        self._unwritten[partition] = write
+        self.dirty(partition)
+        if not self._scheduled:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        """Not at once: whatever else arrives in this turn of the loop shares the sync."""
+        self._scheduled = True
+        self._runtime.loop.call_soon(self._start)
 
     @property
     def idle(self) -> bool:
         return not self._dirty and not self._running
 
     def _start(self) -> None:
+        if self._unwritten:
+            self._write()
         self._scheduled = False
         ready = [partition for partition in self._dirty if partition not in self._in_flight]
         # A thread takes its share, also when it is the only one that is free: one after another, every sync would wait
@@ -70,6 +86,14 @@ class Syncer:
                 self._running += 1
                 started = self._runtime.perf_counter()
                 self._runtime.sync(partial(_run, [plan for _, plan in work]), partial(self._done, work, started))
+
+    def _write(self) -> None:
+        unwritten, self._unwritten = self._unwritten, {}
+        for partition, write in unwritten.items():
+            try:
+                write()
+            except Exception:
+                logger.exception("%s could not be written to; others are synced", partition)
 
     def _plan(self, log: Log) -> SyncPlan | None:
         if log.failed is not None:

@@ -4,14 +4,20 @@ Clients read what is below the high watermark; decisions (and reads with require
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from headrace.coordinator.classic_group import ClassicGroup
 from headrace.coordinator.outcome import Outcome
-from headrace.coordinator.records import NO_TOPIC_ID, OFFSET_COMMIT_BYTES_MIN, offset_commit
+from headrace.coordinator.records import (
+    NO_TOPIC_ID,
+    OFFSET_COMMIT_BYTES_MIN,
+    next_offset_commit,
+    offset_commit,
+    offset_commit_key,
+)
 from headrace.coordinator.shard_state import Group, PartitionCheck, ShardState
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
@@ -41,6 +47,27 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     record_offset: int
 
 
+class RepeatedCommit:
+    """A commit that its member makes over and over: what need not be looked up and encoded each time.
+
+    Without metadata and without a retention of its own; the topics carry names and ids, and exist.
+    """
+
+    __slots__ = ("keys", "request", "response", "version")
+
+    def __init__(self, request: m.OffsetCommitRequest, version: int, response: m.OffsetCommitResponse) -> None:
+        """`request`: its first time; `response`: to it and all others that are not refused."""
+        self.request = request
+        self.version = version
+        self.response = response
+        group_id = request.group_id
+        self.keys = [
+            (m.OffsetCommitKey(group_id, topic.name, p.partition_index),
+             offset_commit_key(group_id, topic.name, p.partition_index), topic.topic_id)
+            for topic in request.topics for p in topic.partitions
+        ]  # fmt: skip
+
+
 ByPartition = dict[int, Committed]
 _EMPTY: dict[Any, Any] = {}
 
@@ -66,16 +93,7 @@ class Offsets:
         self, group: Group | None, request: m.OffsetCommitRequest, version: int, now_ms: int, out: Outcome
     ) -> m.OffsetCommitResponse:
         """`group` None: nobody knows it; a consumer that manages itself makes it by its first commit."""
-        generation = request.generation_id_or_member_epoch
-        check: PartitionCheck | None = None
-        if group is not None:
-            check = group.validate_offset_commit(
-                request.member_id, request.group_instance_id, generation, False, version
-            )
-        elif generation >= 0:
-            if version >= MEMBER_EPOCHS_FROM:
-                raise group_not_found(request.group_id)
-            raise KafkaError(Err.ILLEGAL_GENERATION)
+        check = _may_commit(group, request, version)
         retention_ms = request.retention_time_ms
         expire_ms = -1 if retention_ms == -1 else now_ms + retention_ms
         group_id, records = request.group_id, out.records
@@ -100,6 +118,18 @@ class Offsets:
                 partitions.append(_CommitPartition(index))
             topics.append(_CommitTopic(name, topic_id, partitions))
         return m.OffsetCommitResponse(topics=topics)
+
+    def commit_again(
+        self, group: Group | None, commit: RepeatedCommit, places: Sequence[Any], now_ms: int, out: Outcome
+    ) -> m.OffsetCommitResponse:
+        """`places`: an offset, a leader epoch and something else for each of the partitions."""
+        check = _may_commit(group, commit.request, commit.version)
+        for (key_message, key, topic_id), offset, epoch in zip(commit.keys, places[::3], places[1::3]):
+            if check is not None:
+                check(key_message.topic, topic_id, key_message.partition)
+            value = m.OffsetCommitValue(offset, epoch, "", now_ms, -1, topic_id)
+            out.records.append(next_offset_commit(key_message, key, value))
+        return commit.response
 
     def commit_transactional(
         self, group: Group | None, request: m.TxnOffsetCommitRequest, version: int, now_ms: int, out: Outcome
@@ -411,6 +441,18 @@ class Offsets:
     def snapshot(self) -> dict[str, Any]:
         """Everything durable, to compare one shard with another."""
         return {"offsets": self.by_group, "pending": self._pending, "open": self._open}
+
+
+def _may_commit(group: Group | None, request: m.OffsetCommitRequest, version: int) -> PartitionCheck | None:
+    """Raises unless whoever asks may commit now; what is returned then says so of each partition."""
+    generation = request.generation_id_or_member_epoch
+    if group is not None:
+        return group.validate_offset_commit(request.member_id, request.group_instance_id, generation, False, version)
+    if generation >= 0:
+        if version >= MEMBER_EPOCHS_FROM:
+            raise group_not_found(request.group_id)
+        raise KafkaError(Err.ILLEGAL_GENERATION)
+    return None
 
 
 def group_not_found(group_id: str) -> KafkaError:

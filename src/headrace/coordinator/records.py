@@ -76,9 +76,11 @@ def _key_prefix(group: str, topic: str) -> bytes:
 
 def offset_commit(group: str, topic: str, partition: int, value: m.OffsetCommitValue | None) -> Record:
     """An offset commit, or the tombstone of one."""
-    key_message = m.OffsetCommitKey(group, topic, partition)
-    prefix = _key_prefix(group, topic) if len(group) <= REMEMBERED_LENGTH_MAX else _key_prefix.__wrapped__(group, topic)
-    key = prefix + _INT32.pack(partition)
+    return next_offset_commit(m.OffsetCommitKey(group, topic, partition), offset_commit_key(group, topic, partition), value)
+
+
+def next_offset_commit(key_message: m.OffsetCommitKey, key: bytes, value: m.OffsetCommitValue | None) -> Record:
+    """The same, where the key has been encoded before."""
     if value is None:
         return Record(key, None, OFFSET_COMMIT, key_message, None)
     if value.expire_timestamp != -1:
@@ -99,6 +101,11 @@ def offset_commit(group: str, topic: str, partition: int, value: m.OffsetCommitV
         )
     )
     return Record(key, encoded, OFFSET_COMMIT, key_message, value)
+
+
+def offset_commit_key(group: str, topic: str, partition: int) -> bytes:
+    prefix = _key_prefix(group, topic) if len(group) <= REMEMBERED_LENGTH_MAX else _key_prefix.__wrapped__(group, topic)
+    return prefix + _INT32.pack(partition)
 
 
 def decode_offset_commit(key: bytes, value: bytes | None) -> tuple[str, str, int, m.OffsetCommitValue | None]:

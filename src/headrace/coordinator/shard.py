@@ -11,7 +11,7 @@ group are answered by `classic.abandon`; on the way down, `classic.adopt` puts t
 `state.groups`, so that `apply` meets it there already. Tombstones of one type never remove a group of the other.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from headrace.coordinator.classic import TIMERS as CLASSIC_TIMERS
@@ -19,7 +19,7 @@ from headrace.coordinator.classic import ClassicGroups
 from headrace.coordinator.classic_group import ClassicGroup, State
 from headrace.coordinator.classic_messages import join_error
 from headrace.coordinator.consumer import ConsumerGroups
-from headrace.coordinator.offsets import Offsets, group_not_found
+from headrace.coordinator.offsets import Offsets, RepeatedCommit, group_not_found
 from headrace.coordinator.outcome import Context, Outcome, Promise, Record
 from headrace.coordinator.records import (
     CONSUMER_KINDS,
@@ -243,10 +243,25 @@ class GroupShard:
             out.response = self.offsets.commit(group, request, context.version, now_ms, out)
         except KafkaError as e:
             return Outcome(refusal(request, e.error, context.version))
+        self._has_committed(group, request.member_id, out)
+        return out
+
+    def offset_commit_again(self, commit: RepeatedCommit, places: Sequence[Any], now_ms: int) -> Outcome:
+        """As `offset_commit` decides; only the offsets and leader epochs are others now."""
+        out = Outcome()
+        request = commit.request
+        group = self.state.groups.get(request.group_id)
+        try:
+            out.response = self.offsets.commit_again(group, commit, places, now_ms, out)
+        except KafkaError as e:
+            return Outcome(refusal(request, e.error, commit.version))
+        self._has_committed(group, request.member_id, out)
+        return out
+
+    def _has_committed(self, group: Group | None, member_id: str, out: Outcome) -> None:
         if isinstance(group, ClassicGroup) and group.state in (State.STABLE, State.PREPARING):
             # Whoever commits is alive.
-            self.classic.keep_alive(group, group.members[request.member_id], out)
-        return out
+            self.classic.keep_alive(group, group.members[member_id], out)
 
     def txn_offset_commit(self, request: m.TxnOffsetCommitRequest, context: Context, now_ms: int) -> Outcome:
         """To be written, and applied, with the request's producer id and epoch, as a transactional batch."""

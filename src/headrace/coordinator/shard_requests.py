@@ -100,6 +100,11 @@ def _leave(request: m.LeaveGroupRequest, error: Err, version: int, message: str 
 
 
 def _offset_commit(request: m.OffsetCommitRequest, error: Err, version: int, message: str | None) -> m.OffsetCommitResponse:
+    return commit_answer(request, error)
+
+
+def commit_answer(request: m.OffsetCommitRequest, error: Err = Err.NONE) -> m.OffsetCommitResponse:
+    """The same for every partition."""
     return m.OffsetCommitResponse(
         topics=[
             m.OffsetCommitResponse.OffsetCommitResponseTopic(

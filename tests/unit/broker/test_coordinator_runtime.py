@@ -20,6 +20,7 @@ from headrace.client.errors import RequestFailed
 from headrace.client.groups import Groups
 from headrace.config import BrokerConfig
 from headrace.coordinator import records
+from headrace.coordinator.offsets import Offsets
 from headrace.errors import Err
 from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
@@ -251,6 +252,46 @@ def test_a_mistake_in_a_decision_costs_one_answer_and_a_reload() -> None:
         await asyncio.sleep(1)
         assert await commit(connection, "g", 3) is Err.NONE
         assert await committed("g") == {0: 3}
+
+    in_world(main)
+
+
+def test_a_mistake_of_ours_after_a_commit_leaves_nobody_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(world: World) -> None:
+        await with_topic(world)
+        connection = await connect()
+        assert await commit(connection, "g", 1) is Err.NONE
+
+        def advance(self: object, high_watermark: int) -> None:
+            raise RuntimeError("planted")
+
+        with monkeypatch.context() as planted:
+            planted.setattr(Offsets, "advance", advance)
+            assert await commit(connection, "g", 2) is Err.COORDINATOR_NOT_AVAILABLE
+        await asyncio.sleep(1)
+        assert await committed("g") == {0: 2}, "it was written, and found when the shard was loaded again"
+
+    in_world(main)
+
+
+def test_a_larger_limit_of_the_offsets_topic_counts_at_once() -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        connection = await connect()
+
+        async def commit_many() -> set[int]:
+            kind = m.OffsetCommitRequest
+            rows = [kind.OffsetCommitRequestPartition(partition_index=index) for index in range(3)]
+            request = kind(group_id="g", topics=[kind.OffsetCommitRequestTopic(name="t", partitions=rows)])
+            answer = await connection.request(ApiKey.OFFSET_COMMIT, request, version_max=5)
+            return {row.error_code for row in answer.topics[0].partitions}
+
+        async with Admin(BOOTSTRAP) as admin:
+            for size, expected in (("150", Err.UNKNOWN_SERVER_ERROR), ("1500", Err.NONE), ("150", Err.UNKNOWN_SERVER_ERROR)):
+                await admin.alter_configs(Resource.TOPIC, OFFSETS_TOPIC, set={"max.message.bytes": size})
+                assert await commit_many() == {expected}
+                host = machine.broker.groups.host("g")
+                assert host.shard.state.config.batch_bytes_max == int(size)
 
     in_world(main)
 

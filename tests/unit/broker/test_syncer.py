@@ -259,3 +259,64 @@ def test_a_bug_in_a_sync_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(file), "sync", lambda self: 1 // 0)
     world.run_all()
     assert part.promised == 0 and len(world.failures) == 1
+
+
+def test_what_is_written_at_the_end_of_a_turn_shares_its_sync() -> None:
+    world = World()
+    part, other = world.part(), world.part(1)
+    world.syncer.dirty_soon(part, lambda: part.write(3))
+    other.write()
+    assert part.log.end_offset == 0, "not before the turn is over"
+    world.loop.turn()
+    assert part.log.end_offset == 3 and len(world.jobs) == 2
+    world.run_all()
+    assert (part.promised, other.promised) == (3, 1)
+
+
+def test_it_is_written_before_the_sync_that_an_earlier_one_has_begun_to_wait_for() -> None:
+    """Who comes between the end of one sync and the start of the next still gets into that."""
+    world = World()
+    part = world.part()
+    part.write()
+    world.loop.turn()
+    part.write()  # must wait: the first is being synced
+    [(work, done)] = world.jobs
+    world.jobs = []
+    work()
+    done()
+    world.syncer.dirty_soon(part, part.write)
+    world.run_all()
+    assert part.promised == 3
+
+
+def test_it_is_written_in_time_though_all_threads_are_busy_and_others_wait() -> None:
+    world = World()
+    parts = [world.part(number) for number in range(subject.PARALLEL_SYNCS)]
+    for part in parts:
+        part.write()
+    world.loop.turn()
+    assert len(world.jobs) == subject.PARALLEL_SYNCS
+    late = world.part(99)
+    for part in (parts[0], late):
+        world.syncer.dirty_soon(part, part.write)
+    world.loop.turn()
+    assert parts[0].log.end_offset == 2 and late.log.end_offset == 1
+    assert len(world.jobs) == subject.PARALLEL_SYNCS
+    world.run_all()
+    assert parts[0].promised == 2 and late.promised == 1
+
+
+def test_one_that_cannot_be_written_keeps_nobody_else_from_being_synced() -> None:
+    world = World()
+    part, bad = world.part(), world.part(1)
+
+    def fail() -> None:
+        raise MemoryError
+
+    world.syncer.dirty_soon(bad, fail)
+    world.syncer.dirty_soon(part, part.write)
+    world.run_all()
+    assert part.promised == 1
+    bad.write()
+    world.run_all()
+    assert bad.promised == 1

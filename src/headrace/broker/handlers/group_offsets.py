@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Request
 from headrace.broker.coordinator_host import Decision
+from headrace.broker.handlers.commit_shortcut import learn
 from headrace.broker.handlers.group_requests import Gathering, GroupRequest, Part, later, one_group
 from headrace.coordinator.shard import GroupShard
 from headrace.coordinator.shard_requests import fetch_refusal
@@ -45,6 +46,8 @@ def offset_commit(
             if not message.topics:
                 return m.OffsetCommitResponse(topics=list(refused.values()))
             break
+    if not refused:
+        learn(broker, request, message)
     answer: m.OffsetCommitResponse | None = _ask(broker, request, message, GroupShard.offset_commit, refused)
     return answer
 
