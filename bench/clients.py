@@ -39,12 +39,12 @@ def _send(producer: confluent.Producer, topic: str, value: bytes, count: int) ->
         raise RuntimeError(f"{left} records were not delivered")
 
 
-def confluent_consumer(broker: Broker, seconds: float) -> dict[str, float]:
+def confluent_consumer(broker: Broker, seconds: float, **more: object) -> dict[str, float]:
     value, count = os.urandom(RECORD_BYTES), int(seconds * CONFLUENT_PER_S)
     with broker.topic("bench-consume") as topic:
         _send(confluent.Producer({"bootstrap.servers": f"127.0.0.1:{broker.port}"}), topic, value, count)
         # The group is only a name here: partitions are assigned by hand and nothing is committed.
-        settings = {"bootstrap.servers": f"127.0.0.1:{broker.port}", "group.id": "bench", "enable.auto.commit": False}
+        settings = {"bootstrap.servers": f"127.0.0.1:{broker.port}", "group.id": "bench", "enable.auto.commit": False, **more}
         consumer = confluent.Consumer(settings)
         consumer.assign([confluent.TopicPartition(topic, 0, 0)])
         cpu, begin, got = cpu_s(broker.pid), time.perf_counter(), 0
@@ -57,6 +57,12 @@ def confluent_consumer(broker: Broker, seconds: float) -> dict[str, float]:
         result = figures(got, spent, cpu_s(broker.pid) - cpu)
         consumer.close()
         return result
+
+
+def confluent_consumer_without_pauses(broker: Broker, seconds: float) -> dict[str, float]:
+    """By default this client fetches nothing for a second whenever it holds 100,000 records that the application has not
+    taken yet. What is measured then is those pauses: the sooner a broker has filled the queue, the sooner the next begins."""
+    return confluent_consumer(broker, seconds, **{"fetch.queue.backoff.ms": 1})
 
 
 def producer_performance(broker: Broker, seconds: float) -> dict[str, float]:
@@ -81,5 +87,6 @@ def figures(count: int, seconds: float, cpu: float) -> dict[str, float]:
 RUNS = {
     "confluent-kafka producer": confluent_producer,
     "confluent-kafka consumer": confluent_consumer,
+    "confluent-kafka consumer without pauses": confluent_consumer_without_pauses,
     "ProducerPerformance": producer_performance,
 }

@@ -305,9 +305,12 @@ class Connection(asyncio.BufferedProtocol):
                     # Slices of files leave at once: no telling how long the peer takes to read them.
                     small = False
                     fetched += 1
-                    out.extend(answer)  # type: ignore[arg-type]
-                    self.outbox.send(_joined(out))
-                    out, out_bytes = [], 0
+                    if out:
+                        out.extend(answer)  # type: ignore[arg-type]
+                        self.outbox.send(_joined(out))
+                        out, out_bytes = [], 0
+                    else:
+                        self.outbox.send(answer)  # type: ignore[arg-type]
         except (ProtocolError, KafkaError) as error:
             failure = error
         except Exception:

@@ -120,12 +120,13 @@ class SocketOutbox:
                     self.blocked = True
                     self._loop.call_soon(self._resumed)
                     return
-                data = self._gathered()
-                if data:
+                first = queue[0]
+                if first.__class__ is bytes or (first.length <= SMALL_SLICE_BYTES and not self._position):  # type: ignore[union-attr]
+                    data = self._gathered()
                     self._turn -= len(data)
                     self._send_bytes(data, socket.MSG_MORE if queue else 0)
-                elif queue:
-                    self._send_first()
+                else:
+                    self._send_slice(first)  # type: ignore[arg-type]
                 if self.blocked:
                     return
         except (OSError, SliceTruncated):
@@ -158,35 +159,33 @@ class SocketOutbox:
             size += len(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _send_first(self) -> None:
-        """The slice at the head of the queue."""
-        piece = self._queue[0]
-        assert not isinstance(piece, bytes)
-        self._send_slice(piece)
-        if self._position == piece.length:
+    def _send_slice(self, piece: Slice) -> None:
+        """The slice at the head of the queue, as far as it goes."""
+        length, position, turn = piece.length, self._position, self._turn
+        try:
+            while position < length and turn > 0:
+                count = min(length - position, turn)
+                try:
+                    sent = os.sendfile(self._fd, piece.fd, piece.position + position, count)
+                except BlockingIOError:
+                    # The loop cannot watch this descriptor for us while the transport owns it, but it calls resume()
+                    # when the transport has drained: give it a little to drain.
+                    data = piece.read(min(SLICE_COPY_BYTES, count), position)
+                    sent = len(data)
+                    if sent:
+                        self._hand_over(data)
+                if sent == 0:
+                    raise SliceTruncated
+                position += sent
+                turn -= sent
+                if self.blocked:
+                    break
+        finally:
+            self._position, self._turn = position, turn
+        if position == length:
             self._queue.popleft()
             self._position = 0
             piece.release()
-
-    def _send_slice(self, piece: Slice) -> None:
-        length, start = piece.length, piece.position
-        while self._position < length and self._turn > 0:
-            count = min(length - self._position, self._turn)
-            try:
-                sent = os.sendfile(self._fd, piece.fd, start + self._position, count)
-            except BlockingIOError:
-                # The loop cannot watch this descriptor for us while the transport owns it, but it calls resume()
-                # when the transport has drained: give it a little to drain.
-                data = piece.read(min(SLICE_COPY_BYTES, count), self._position)
-                sent = len(data)
-                if sent:
-                    self._hand_over(data)
-            if sent == 0:
-                raise SliceTruncated
-            self._position += sent
-            self._turn -= sent
-            if self.blocked:
-                return
 
     def _hand_over(self, data: bytes | memoryview) -> None:
         """The socket is full: the transport has to wait for it."""

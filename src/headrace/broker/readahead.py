@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
+from headrace.storage.files import File
 from headrace.storage.log import Slice
 
 CACHESTAT = 451
@@ -15,6 +16,10 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 RECENT_BYTES = 8 << 20
 """What was written last is in memory: it has just been written."""
 READ_BYTES = 1 << 20
+AHEAD = 8
+"""So many times what a reader takes now are looked up for one that reads on."""
+KNOWN_S = 1.0
+"""How long that counts: memory is taken first from what was not used for long."""
 
 
 class _Range(ctypes.Structure):
@@ -58,10 +63,38 @@ class PageCache:
             return True
         if not self.supported:
             return False
-        first = piece.position // PAGE_BYTES
-        pages = (piece.position + piece.length - 1) // PAGE_BYTES - first + 1
-        cached = self._cached_pages(piece.fd, first * PAGE_BYTES, pages * PAGE_BYTES)
+        return self.has(piece.fd, piece.position, piece.length)
+
+    def has(self, fd: int, position: int, length: int) -> bool:
+        """Is this part of a file in memory, as far as is known?"""
+        first = position // PAGE_BYTES
+        pages = (position + length - 1) // PAGE_BYTES - first + 1
+        cached = self._cached_pages(fd, first * PAGE_BYTES, pages * PAGE_BYTES)
         return cached is not None and cached >= pages
+
+
+class Outlook:
+    """What one reader that reads on is known to find in memory, so that not each of its requests has to ask."""
+
+    __slots__ = ("_cache", "_end", "_file", "_start", "_until")
+
+    def __init__(self, cache: PageCache) -> None:
+        self._cache = cache
+        self._file: File | None = None
+        self._start = self._end = 0
+        self._until = 0.0
+
+    def holds(self, piece: Slice, file_bytes: int, now: float) -> bool:
+        """As `PageCache.holds`; `now` in seconds."""
+        start, length = piece.position, piece.length
+        if piece.file is self._file and self._start <= start and start + length <= self._end and now < self._until:
+            return True
+        cache = self._cache
+        is_recent = start >= file_bytes - RECENT_BYTES
+        if not is_recent and cache.supported and cache.has(piece.fd, start, AHEAD * length):
+            self._file, self._start, self._end, self._until = piece.file, start, start + AHEAD * length, now + KNOWN_S
+            return True
+        return cache.holds(piece, file_bytes)
 
 
 def read_ahead(pieces: Iterable[Slice]) -> list[Slice]:

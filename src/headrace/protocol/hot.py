@@ -6,6 +6,8 @@ epoch) goes through the compiled codec. Tests prove that both say the same bytes
 
 from headrace.protocol.hot_common import Endpoint, LeaderHint
 from headrace.protocol.hot_fetch import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
     FetchDetail,
     FetchPartition,
     FetchQuery,
@@ -23,6 +25,8 @@ from headrace.protocol.hot_produce import (
 )
 
 __all__ = [
+    "READ_COMMITTED",
+    "READ_UNCOMMITTED",
     "Endpoint",
     "FetchDetail",
     "FetchPartition",

@@ -28,6 +28,8 @@ from headrace.protocol.primitives import (
 from headrace.protocol.schema import ZERO_UUID
 
 INT64_MAX = 0x7FFFFFFFFFFFFFFF
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+"""Isolation levels."""
 
 # (partition, current leader epoch, fetch offset, last fetched epoch, log start offset, max bytes,
 #  directory id, high watermark)

@@ -42,6 +42,12 @@ class Target:
         self.told_high_watermark = -1
         self.told_log_start = -1
 
+    def at(self, offset: int) -> "Target":
+        """The same is asked for, from another offset on."""
+        return Target(
+            self.topic, self.index, offset, self.max_bytes, self.leader_epoch, self.last_fetched_epoch, self.log_start_offset
+        )
+
     def update(self, other: "Target") -> None:
         """The client asks for something else of the same partition."""
         self.offset = other.offset
@@ -160,6 +166,13 @@ class SessionCache:
         session.used_ms = now_ms
         self._sessions[session_id] = self._sessions.pop(session_id)
         return FetchContext(session.targets.values(), session)
+
+    def reads_only(self, session_id: int, epoch: int, by_id: bool, key: tuple[Topic, int]) -> bool:
+        """Is this the next request of a session that reads this partition and no other?"""
+        session = self._sessions.get(session_id)
+        if session is None or session.epoch != epoch or session.by_id != by_id:
+            return False
+        return len(session.targets) == 1 and key in session.targets
 
     def create(self, targets: Iterable[Target], privileged: bool, by_id: bool, now_ms: int) -> Session | None:
         """A session for a full fetch, or None when the cache is full of better ones."""

@@ -63,6 +63,12 @@ class OffsetIndex:
         slot = bisect_right(self.offsets, relative_offset)
         return self.positions[slot - 1] if slot else 0
 
+    def around(self, relative_offset: int) -> tuple[int, int]:
+        """What `position_before` says, and the position of the next entry: its batch reaches beyond the offset. -1: none."""
+        slot = bisect_right(self.offsets, relative_offset)
+        positions = self.positions
+        return positions[slot - 1] if slot else 0, positions[slot] if slot < len(positions) else -1
+
     def truncate(self, relative_offset: int) -> None:
         """Drop entries at or above an offset."""
         slot = bisect_left(self.offsets, relative_offset)

@@ -17,7 +17,7 @@ from headrace.storage.lookup import TimedOffset
 from headrace.storage.pool import Handle
 from headrace.storage.recovery import CORRUPT_SUFFIX, Hole, RecoveryReport, set_segment_aside
 from headrace.storage.retention import SegmentFacts
-from headrace.storage.segment import CorruptSegment, Segment
+from headrace.storage.segment import NEVER, CorruptSegment, Segment
 from headrace.storage.snapshots import Snapshots, replay
 
 
@@ -137,6 +137,11 @@ class LogReader:
         handle.used = True
         handle.pins += 1
         return Slice(handle, file, position, length)
+
+    def bytes_written(self, piece: Slice) -> int:
+        """How far the file of a slice is written by now; of one that is not written to any more, more than it can have."""
+        active = self.active
+        return active.size if piece.file is active.handle.file else NEVER
 
     def _find(self, offset: int, end_offset: int) -> tuple[Segment, int, int, int] | None:
         """(segment, batch position, batch end, limit) of the first batch that reaches `offset`."""

@@ -371,7 +371,9 @@ class Segment:
             return Place(position, end - position, tail[slot - 1] + 1 if slot else self.tail_from, tail[slot])
         if not self.size:
             return None  # compaction has left nothing of it
-        position = self.offsets.position_before(offset - self.base_offset)
+        position, behind = self.offsets.around(offset - self.base_offset)
+        if behind - position > SCAN_BYTES and (place := self._batch_at(behind)) and place.base_offset <= offset <= place.last_offset:
+            return place
         place = self._scan(position, offset)
         if position >= self.size or (
             place is not None and place.position == position and position and place.base_offset > offset
@@ -379,6 +381,14 @@ class Segment:
             # The index led behind the offset. Every other answer is right whatever the index says.
             return self._find_without_index(position, offset)
         return place
+
+    def _batch_at(self, position: int) -> Place | None:
+        """Where batches are so large that each has an entry in the index, the next entry is likely to be the one."""
+        header = self.handle.open().read(HEADER_BYTES, position)
+        if len(header) < HEADER_BYTES or header[16] != 2:
+            return None
+        base_offset, length, delta = _PLACE.unpack_from(header)
+        return Place(position, length + LOG_OVERHEAD, base_offset, base_offset + delta) if length >= LENGTH_MIN else None
 
     def _scan(self, position: int, offset: int) -> Place | None:
         """Walk the headers from a position an index gave. None when there is no such batch before the end."""

@@ -387,6 +387,11 @@ def test_a_disk_that_fails_under_an_answer_closes_that_connection_only() -> None
 class Cold:
     """A page cache that holds nothing."""
 
+    supported = True
+
+    def has(self, fd: int, position: int, length: int) -> bool:
+        return False
+
     def holds(self, piece: Any, file_bytes: int) -> bool:
         return False
 
@@ -394,7 +399,7 @@ class Cold:
 def go_cold(sim: Sim) -> None:
     handler = sim.broker.listeners[0].router._hot[1]
     assert isinstance(handler, FetchHandler)
-    handler._cache = Cold()  # type: ignore[assignment]
+    handler.cache = Cold()  # type: ignore[assignment]
 
 
 def test_cold_records_are_read_in_a_thread_first() -> None:
@@ -408,6 +413,22 @@ def test_cold_records_are_read_in_a_thread_first() -> None:
             wire.send("Metadata", 5, {"topics": []})
             assert sizes(await wire.receive()) == [len(data)] * 2
             await wire.receive()
+
+    run(scenario)
+
+
+def test_cold_records_of_one_who_reads_on_are_read_in_a_thread_as_well() -> None:
+    async def scenario(sim: Sim) -> None:
+        await sim.create(T)
+        async with await sim.wire() as wire:
+            data = records(size=3000)
+            await fill(wire, data)
+            go_cold(sim)
+            for _ in range(3):
+                assert sizes(await wire.ask("Fetch", 12, fetch(T, 0))) == [len(data)]
+            assert sim.pins() == 0
+            sim.disk.fail("read", errno.EIO, path="*/t-0/*.log")
+            assert errors(await wire.ask("Fetch", 12, fetch(T, 0))) == ["KAFKA_STORAGE_ERROR"]
 
     run(scenario)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.readahead import PAGE_BYTES, RECENT_BYTES, PageCache, read_ahead
+from headrace.broker.readahead import AHEAD, KNOWN_S, PAGE_BYTES, RECENT_BYTES, Outlook, PageCache, read_ahead
 from headrace.storage.files import RealDisk
 from headrace.storage.log import Slice
 from headrace.storage.pool import FilePool, Handle
@@ -80,6 +80,46 @@ def test_the_recent_tail_needs_no_question(handle: Handle) -> None:
     assert not cache.holds(tail, BYTES + RECENT_BYTES + 1)
     assert not cache.holds(tail, OLD), "without an answer from the kernel everything else counts as cold"
     tail.release()
+
+
+def test_who_reads_on_need_not_ask_each_time(handle: Handle, cache: PageCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    ask = cache._cached_pages
+
+    def counted(fd: int, position: int, length: int) -> int | None:
+        asked.append(position // PAGE_BYTES)
+        return ask(fd, position, length)
+
+    monkeypatch.setattr(cache, "_cached_pages", counted)
+    pieces = [piece(handle, page * PAGE_BYTES, PAGE_BYTES) for page in range(BYTES // PAGE_BYTES)]
+    outlook = Outlook(cache)
+    assert all(outlook.holds(one, OLD, 0.0) for one in pieces)
+    assert asked[:3] == [0, AHEAD, 2 * AHEAD]
+    assert len(asked) == len(pieces) // AHEAD, "the last of them was whole, too"
+    asked.clear()
+    assert outlook.holds(pieces[-1], OLD, KNOWN_S - 0.1) and not asked
+    assert outlook.holds(pieces[-1], OLD, KNOWN_S), "what was seen long ago does not count"
+    assert asked, "nor is there anything behind the last page"
+    asked.clear()
+    assert outlook.holds(pieces[0], OLD, 0.0) and asked == [0], "nor does it count for what lies before"
+    assert outlook.holds(pieces[40], BYTES, 0.0) and asked == [0], "what was written last needs no question"
+    for one in pieces:
+        one.release()
+
+
+def test_the_outlook_sees_missing_pages(handle: Handle, cache: PageCache) -> None:
+    drop(handle)
+    first, second = piece(handle, 0, PAGE_BYTES), piece(handle, 32 * PAGE_BYTES, PAGE_BYTES)
+    if cache._cached_pages(handle.open().fd, 0, BYTES):
+        pytest.skip("this file system keeps its pages")
+    outlook = Outlook(cache)
+    assert not outlook.holds(first, OLD, 0.0)
+    os.posix_fadvise(first.fd, 0, 0, os.POSIX_FADV_RANDOM)  # no more than is asked for
+    os.pread(first.fd, 1, 0)
+    assert outlook.holds(first, OLD, 0.0), "although what comes next is not there"
+    assert not outlook.holds(second, OLD, 0.0)
+    first.release()
+    second.release()
 
 
 def test_a_file_that_cannot_be_read_is_named(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:

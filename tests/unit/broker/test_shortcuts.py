@@ -8,23 +8,26 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.handlers.consumer_shortcut import ConsumerShortcut
+from headrace.broker.handlers.fetch import FetchHandler
 from headrace.broker.handlers.follower_fetch import FollowerFetches
 from headrace.broker.handlers.follower_shortcut import FollowerShortcut
 from headrace.broker.handlers.produce import ProduceHandler
 from headrace.broker.handlers.produce_shortcut import ProduceShortcut
 from headrace.broker.partition import Partition
 from headrace.protocol import messages as m
-from headrace.records.layout import TRANSACTIONAL
+from headrace.records.layout import TRANSACTIONAL, iter_headers
 from tests.compat.raw import batch
 from tests.unit.broker.replicated import TOPIC_ID, Brokers, T, run
 from tests.unit.broker.sim import Wire, records
 
 PARTITIONS = 2
-STEPS = 200
+STEPS = 350
 WAIT_MS = 50
 REPLICAS = [1, 2, 3]
 """1 is a broker and leads; the others are played."""
 VERSIONS = (7, 8, 9, 12, 13)
+READ_VERSIONS = (11, 12, 13, 17)
 SETTINGS = (
     {"min_insync_replicas": "1"}, {"min_insync_replicas": "2"}, {"min_insync_replicas": "3"},
     {"message_timestamp_type": "LogAppendTime"}, {"message_timestamp_type": "CreateTime"},
@@ -84,6 +87,34 @@ class PlayedFollower(Peer):
         self.session, self.last = (0, 0), None
 
 
+class PlayedConsumer(Peer):
+    """Reads one partition at a time, most of the time where it left off; with a session or without."""
+
+    def __init__(self, name: str, wire: Wire, story: list[str], version: int, isolation: int, has_session: bool) -> None:
+        super().__init__(name, wire, story)
+        self.bytes_min = 1
+        self.leader_epoch = -1
+        self.version = version
+        self.isolation = isolation
+        self.has_session = has_session
+        self.session = (0, 0 if has_session else -1)
+        self.offset = 0
+
+    def heard(self) -> None:
+        """Go on behind what the last answer brought."""
+        if self.last is None:
+            return
+        if self.has_session:
+            known, epoch = self.last.session_id, self.session[1]
+            self.session = (known, epoch) if known and not self.last.error_code else (0, 0)
+        for topic in self.last.responses:
+            for row in topic.partitions:
+                for _, header in iter_headers(bytes(row.records or b"")):
+                    self.offset = header.end_offset
+                self.offset = 0 if row.error_code else self.offset
+        self.last = None
+
+
 class History:
     """What happens is decided by the seed alone, and by what the leader's logs have."""
 
@@ -94,6 +125,7 @@ class History:
         self.story = story
         self.followers: dict[int, PlayedFollower] = {}
         self.producers: list[Peer] = []
+        self.consumers: list[PlayedConsumer] = []
         self.sequences: Counter[int] = Counter()
         self.busy = 0  # the partition that nearly all is about
         self.epoch = 100
@@ -114,9 +146,15 @@ class History:
             self.followers[node_id] = PlayedFollower(f"follower {node_id}", wire, self.story, node_id, 10 * node_id)
         self.producers = [Peer(f"producer {n}", await self.brokers.wire(1), self.story) for n in range(2)]
         styles = [(self.dice.choice(VERSIONS), self.dice.choice((None, None, "one"))) for _ in self.producers]
+        for number in range(3):
+            told = self.dice.choice(READ_VERSIONS), self.dice.randrange(2), number > 0
+            self.consumers.append(PlayedConsumer(f"consumer {number}", await self.brokers.wire(1), self.story, *told))
+            self.consumers[-1].bytes_min = self.dice.choice((1, 1, 300))
         for _ in range(STEPS):
             kind = self.dice.random()
-            if kind < 0.45:
+            if self.chance(0.5):
+                await self._consume(self.dice.choice(self.consumers))
+            elif kind < 0.45:
                 await self._fetch(self.followers[self.dice.choice((2, 2, 3))])
             elif kind < 0.85:
                 number = self.dice.randrange(len(self.producers))
@@ -128,7 +166,7 @@ class History:
             self._note()
         await asyncio.sleep(3)
         self._note()
-        for peer in (*self.followers.values(), *self.producers):
+        for peer in (*self.followers.values(), *self.producers, *self.consumers):
             assert peer.closed or not peer.unanswered, f"{peer.name} waits for {peer.unanswered} answers"
             peer.leave()
 
@@ -158,6 +196,38 @@ class History:
             query["forgotten_topics_data"] = [{"topic_id": TOPIC_ID, "partitions": [dice.randrange(PARTITIONS)]}]
         follower.say("Fetch", 18 if self.chance(0.98) else 16, query)
         follower.session = session_id, 1 if said_epoch == 0 else session_epoch + 1
+        if self.chance(0.6):
+            await asyncio.sleep(0.02)
+
+    async def _consume(self, consumer: PlayedConsumer) -> None:
+        dice = self.dice
+        if consumer.unanswered and self.chance(0.8):
+            await asyncio.sleep(2 * WAIT_MS / 1000)
+        if consumer.closed:
+            return
+        consumer.heard()
+        session_id, epoch = consumer.session
+        index = self.busy if self.chance(0.95) else 1 - self.busy
+        row = self._row(index)
+        row["fetch_offset"] = dice.choice((0, row["fetch_offset"])) if self.chance(0.15) else consumer.offset
+        row |= {"log_start_offset": -1, "partition_max_bytes": dice.choice((100, 1 << 20)) if self.chance(0.1) else 500}
+        if self.chance(0.1):  # it hears of another epoch, or it need not be of this one
+            consumer.leader_epoch = dice.choice((-1, row["current_leader_epoch"], row["current_leader_epoch"]))
+        row["current_leader_epoch"] = consumer.leader_epoch
+        if consumer.version < 12 or self.chance(0.97):
+            row["last_fetched_epoch"] = -1
+        topic = {"topic_id": TOPIC_ID} if consumer.version >= 13 else {"topic": T}
+        query = {
+            "max_wait_ms": WAIT_MS if self.chance(0.95) else 0, "min_bytes": consumer.bytes_min,
+            "max_bytes": 50 << 20, "isolation_level": consumer.isolation, "session_id": session_id,
+            "session_epoch": epoch + dice.choice((-1, 1)) if self.chance(0.03) else epoch,
+            "rack_id": "b2" if self.chance(0.03) else "", "topics": [{**topic, "partitions": [row]}],
+        }  # fmt: skip
+        if consumer.has_session and session_id and self.chance(0.05):
+            query["forgotten_topics_data"] = [{**topic, "partitions": [dice.randrange(PARTITIONS)]}]
+        consumer.say("Fetch", consumer.version, query)
+        if consumer.has_session:
+            consumer.session = session_id, epoch + 1
         if self.chance(0.6):
             await asyncio.sleep(0.02)
 
@@ -223,6 +293,8 @@ class History:
             case "move away and back":
                 dictator.change(index, leader=2)
                 await asyncio.sleep(dice.choice((0, 0.03)))
+                for consumer in self.consumers:
+                    await self._consume(consumer)
                 dictator.change(index, leader=1, isr=REPLICAS)
             case "isr":
                 dictator.change(index, isr=dice.choice(([1], [1, 2], [1, 2, 3], [1, 3])))
@@ -288,13 +360,13 @@ def told(seed: int) -> list[str]:
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 1000), marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_a_history_with_shortcuts_is_the_one_without(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: Counter[type] = Counter()
-    kinds = FollowerShortcut, ProduceShortcut
+    kinds = ConsumerShortcut, FollowerShortcut, ProduceShortcut
     for kind in kinds:
         monkeypatch.setattr(kind, "take", _counted(kind, taken))
     stories = {seed: told(seed) for seed in seeds}
     before = taken.copy()
     assert all(before[kind] > 20 * len(seeds) for kind in kinds), before
-    for handler in (FollowerFetches, ProduceHandler):
+    for handler in (FetchHandler, FollowerFetches, ProduceHandler):
         monkeypatch.setattr(handler, "_learn", lambda *_: None)
     for seed, story in stories.items():
         for with_shortcuts, without in zip(story, told(seed), strict=True):

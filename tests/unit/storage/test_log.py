@@ -1,4 +1,5 @@
 import errno
+import random
 
 import pytest
 
@@ -7,6 +8,7 @@ from headrace.errors import Err, KafkaError
 from headrace.storage.files import Disk, RealDisk
 from headrace.storage.log import Log
 from headrace.storage.pool import FilePool
+from headrace.storage.segment import NEVER
 from headrace.testing.simulator.disk import MemoryDisk
 
 from .helpers import FOLDER, append, batch, offsets, open_log, read_all
@@ -38,6 +40,33 @@ def test_a_read_inside_a_batch_returns_the_whole_batch(log: Log) -> None:
     second = append(log, 5)
     part = log.read(4, 1 << 20, log.end_offset)
     assert part is not None and part.read() == second
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_batches_of_any_size_are_found_by_each_of_their_offsets(seed: int) -> None:
+    dice = random.Random(seed)
+    disk = MemoryDisk()
+    disk.make_dirs("/data")
+    log = open_log(disk, config=LogConfig(segment_bytes=300_000))
+    sizes = ((10, 100), (10, 5_000, 20_000), (10_000, 30_000))[seed % 3]
+    for _ in range(60):
+        append(log, dice.randint(1, 4), size=dice.choice(sizes))
+    # What was appended is remembered; what was read from the disk again is found by the index.
+    log.close()
+    log = open_log(disk, config=LogConfig(segment_bytes=300_000))
+    assert len(log.segments) > 1 or seed % 3 == 0
+    for segment in log.segments:
+        segment.forget_tail(NEVER)
+        if seed >= 3:  # an index that leads astray
+            for at in range(len(segment.offsets)):
+                segment.offsets.positions[at] += dice.choice((0, 0, 0, -7, 7, 100_000))
+        batches = [(position, header) for position, header in segment.walk(0, segment.size)]
+        for position, header in batches:
+            for offset in range(header.base_offset, header.end_offset):
+                found = segment.find(offset)
+                assert found is not None and (found.position, found.size) == (position, header.size)
+                assert (found.base_offset, found.last_offset) == (header.base_offset, header.last_offset)
+        assert segment.find(batches[-1][1].end_offset) is None
 
 
 def test_reads_are_bounded_by_the_end_given(log: Log) -> None:

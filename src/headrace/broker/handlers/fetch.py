@@ -8,15 +8,20 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from headrace.broker.connection import Answer, Request
+from headrace.broker.connection import FETCH, Answer, Request
+from headrace.broker.handlers.consumer_shortcut import ConsumerShortcut
 from headrace.broker.handlers.follower_fetch import FollowerFetches
 from headrace.broker.handlers.leader_hints import LEADER_MOVED, endpoints_of
+from headrace.broker.handlers.produce_shortcut import Hosted
 from headrace.broker.outbox import Chunk, release
 from headrace.broker.partition import Partition
 from headrace.broker.readahead import PageCache, read_ahead
 from headrace.broker.waiters import Bucket, TimerWheel
 from headrace.errors import Err, KafkaError
+from headrace.protocol.consumer_shape import BY_ID, consumer_shape_of
 from headrace.protocol.hot import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
     Endpoint,
     FetchDetail,
     FetchQuery,
@@ -25,7 +30,7 @@ from headrace.protocol.hot import (
     decode_fetch,
     encode_fetch_response_head,
 )
-from headrace.replication.fetch_sessions import FetchContext, Session, Target, Topic
+from headrace.replication.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchContext, Session, Target, Topic
 from headrace.replication.selector import RACK_AWARE_SELECTOR, Candidate, in_rack
 from headrace.storage.log import Slice
 from headrace.storage.segment import CorruptSegment
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.fetch")
 
-READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+LEVELS = READ_UNCOMMITTED, READ_COMMITTED
 WAIT_MS_MAX = 24 * 3600 * 1000
 STORAGE_ERROR_SINCE, FOLLOWER_READS_SINCE, HINTS_SINCE = 6, 11, 16
 """Versions from which clients understand these."""
@@ -73,9 +78,11 @@ class FetchHandler:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._replicas = broker.replicas
-        self._sessions = broker.sessions
+        self.sessions = broker.sessions
+        self.metrics = broker.metrics
+        self.monotonic_ms = broker.runtime.clock.monotonic_ms
         self.bytes_max = broker.settings.fetch_bytes_max
-        self._cache = PageCache() if broker.runtime.can_sendfile else None
+        self.cache = PageCache() if broker.runtime.can_sendfile else None
         self.follower_reads = broker.config["replica.selector.class"] == RACK_AWARE_SELECTOR
         """Consumers are sent to a replica in their own rack (KIP-392)."""
         self.followers = FollowerFetches(broker, self)
@@ -84,7 +91,6 @@ class FetchHandler:
         query = decode_fetch(request.buf, pos, request.end, request.version)
         if query.replica_id >= 0:
             return self.followers(request, pos, query)
-        by_id = request.version >= 13
         targets = [
             Target(topic, index, offset, max_bytes, leader_epoch, last_epoch, log_start)
             for topic, partitions in query.topics
@@ -93,14 +99,38 @@ class FetchHandler:
         if len(targets) > 1:
             # Named twice, a partition is read once, as it is named last.
             targets = list({(target.topic, target.index): target for target in targets}.values())
-        context = self._sessions.open(
-            query.session_id, query.session_epoch, targets, _forgotten(query), by_id,
-            self._broker.runtime.clock.monotonic_ms(),
+        if len(targets) == 1 and not query.forgotten:
+            self._learn(request, pos, query, targets[0])
+        return self.serve(request, query, query.session_epoch, targets)
+
+    def _learn(self, request: Request, body: int, query: FetchQuery, asked: Target) -> None:
+        """A consumer that names one partition alone, and has no others in its session, is likely to go on so."""
+        by_id, session_id, epoch = request.version >= BY_ID, query.session_id, query.session_epoch
+        if session_id == NO_SESSION:
+            goes_on = epoch == FINAL_EPOCH
+        else:
+            goes_on = self.sessions.reads_only(session_id, epoch, by_id, (asked.topic, asked.index))
+        isolation, is_bounded = query.isolation_level, asked.max_bytes >= 0 and query.max_bytes >= 0
+        if not goes_on or not is_bounded or isolation not in LEVELS or asked.last_fetched_epoch >= 0 or self._sends_on(query):
+            return
+        shape = consumer_shape_of(request.buf, request.frame, body, request.end, request.version, query)
+        if shape is not None:
+            hosted: Hosted = self._replicas.by_id if by_id else self._replicas.by_name
+            request.connection.shortcuts[FETCH] = ConsumerShortcut(self, shape, query, asked.at(0), hosted)
+
+    def _sends_on(self, query: FetchQuery) -> bool:
+        return self.follower_reads and query.rack_id != ""
+
+    def serve(self, request: Request, query: FetchQuery, session_epoch: int, targets: list[Target]) -> Answer | None:
+        """Answer a request, or have it wait. `query` says within which limits."""
+        context = self.sessions.open(
+            query.session_id, session_epoch, targets, _forgotten(query), request.version >= BY_ID,
+            self.monotonic_ms(),
         )  # fmt: skip
         if context.error:
             (head,) = encode_fetch_response_head(request.correlation_id, request.version, (), context.error)
             return head
-        if query.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        if query.isolation_level not in LEVELS:
             return self._refuse(request, query, Err.INVALID_REQUEST)
         reading = self.read(context.targets, query, request.version)
         wait_ms = query.max_wait_ms
@@ -136,7 +166,7 @@ class FetchHandler:
         bytes_max = left = min(query.max_bytes, self.bytes_max)
         committed_only = query.isolation_level == READ_COMMITTED
         find = self._replicas.readable if version >= FOLLOWER_READS_SINCE else self._replicas.leader
-        sends_on = self.follower_reads and query.rack_id != ""
+        sends_on = self._sends_on(query)
         for target in targets:
             try:
                 partition = find(target.topic, target.index, target.leader_epoch)
@@ -171,8 +201,7 @@ class FetchHandler:
                 left = left - length if left > length else 0
                 reading.length += length
                 reading.slices.append(piece)
-                if self._cache is not None and not self._cache.holds(piece, log.active.size if (
-                    piece.file is log.active.handle.file) else 1 << 62):  # fmt: skip
+                if self.cache is not None and not self.cache.holds(piece, log.bytes_written(piece)):
                     reading.cold.append(piece)
             aborted = None
             if committed_only:
@@ -284,8 +313,8 @@ class FetchHandler:
             session_id = session.id
             results = _changed_only(session, results)
         elif context.wants_session and version >= 7:
-            now_ms = self._broker.runtime.clock.monotonic_ms()
-            created = self._sessions.create(context.targets, False, version >= 13, now_ms)
+            now_ms = self.monotonic_ms()
+            created = self.sessions.create(context.targets, False, version >= BY_ID, now_ms)
             if created is not None:
                 session_id = created.id
                 _changed_only(created, results)
@@ -302,7 +331,7 @@ class FetchHandler:
             chunks.append(piece)
         if heads[-1]:
             chunks.append(heads[-1])
-        self._broker.metrics.bytes_out += reading.length
+        self.metrics.bytes_out += reading.length
         return chunks
 
     def _endpoints(self, request: Request, results: list[tuple[Target, FetchResult]]) -> list[Endpoint]:

@@ -343,9 +343,7 @@ class FollowerFetches:
             left -= length
             gathered.length += length
             gathered.slices.append(piece)
-            if self._cache is not None and not self._cache.holds(
-                piece, log.active.size if piece.file is log.active.handle.file else 1 << 62
-            ):
+            if self._cache is not None and not self._cache.holds(piece, log.bytes_written(piece)):
                 gathered.cold.append(piece)
         high_watermark, log_start = leader.high_watermark, log.log_start_offset
         if log_start != row.told_log_start and row.told_log_start >= 0:

@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Request
-from headrace.broker.handlers.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.broker.partition import Partition
 from headrace.broker.record_age import age_ms
 from headrace.broker.slices import Slices
 from headrace.errors import Err, KafkaError
 from headrace.metadata.names import INTERNAL
 from headrace.protocol import messages as m
+from headrace.protocol.hot import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.protocol.lag_tag import tagged, values_in
 
 if TYPE_CHECKING:
