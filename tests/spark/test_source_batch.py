@@ -266,3 +266,18 @@ def test_the_reader_of_tasks_travels(read, broker) -> None:
     reader = pickle.loads(pickle.dumps(batch_reader(source_schema(options), options)))
     parts = reader.partitions()
     assert sum(batch.num_rows for part in parts for batch in reader.read(pickle.loads(pickle.dumps(part)))) == 24
+
+
+def test_the_first_rows_of_a_task_go_ahead_of_the_rest(broker) -> None:
+    from headrace.spark.reader import FIRST_ROWS
+    from headrace.spark.schema import source_schema
+    from headrace.spark.source import batch_reader
+
+    make(broker.bootstrap, "ahead")
+    put_numbers(broker.bootstrap, "ahead", 0, range(1000))
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "ahead"}
+    reader = batch_reader(source_schema(options), options)
+    (part,) = reader.partitions()
+    batches = list(reader.read(part))
+    assert [batch.num_rows for batch in batches] == [FIRST_ROWS, 1000 - FIRST_ROWS]
+    assert [int(value) for batch in batches for value in batch.column("value").to_pylist()] == list(range(1000))

@@ -9,6 +9,7 @@ import gc
 import sys
 from collections.abc import MutableMapping
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from zipimport import zipimporter
@@ -26,6 +27,7 @@ NEEDED = {
         "headrace.spark.datasource",
         "headrace.spark.source",
         "headrace.spark.sink",
+        "headrace.spark.spares",
         # Where Spark keeps the functions that tasks of Python sources and sinks are.
         "pyspark.sql.worker.plan_data_source_read",
         "pyspark.sql.worker.write_into_data_source",
@@ -40,6 +42,7 @@ NEEDED = {
     "pyspark.sql.worker.commit_data_source_write": ("headrace.spark.sink",),
 }
 """Of each kind of worker, what it goes on to import."""
+REHEARSED_ROWS, REHEARSED_BYTES = 1000, 200
 ASKED_BY_TASKS = ("API_VERSIONS", "METADATA", "FETCH", "INIT_PRODUCER_ID", "PRODUCE")
 """What tasks send to brokers: each message is compiled for the version that is newest here, which most brokers speak."""
 
@@ -51,9 +54,10 @@ def use_compiled(path: list[str]) -> None:
     """
     for packages in list(path):
         package = Path(packages, "pyspark")
-        archive = str(package / "python" / "lib" / "pyspark.zip")
-        if archive in path and (package / "__init__.py").exists():
-            path.remove(archive)
+        archive = package / "python" / "lib" / "pyspark.zip"
+        if (package / "__init__.py").exists():
+            # Spark names it by its real path, whatever links lead to the package.
+            path[:] = [place for place in path if place not in (str(archive), str(archive.resolve()))]
 
 
 def forget_archives(importers: MutableMapping[str, Any]) -> None:
@@ -97,10 +101,35 @@ def preload(worker_module: str) -> None:
             native.load()
 
 
+def rehearse() -> None:
+    """Much of what a task does, with records that are made here: the memory which that writes to is then the worker's own."""
+    from pyspark.serializers import CPickleSerializer
+    from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+
+    from headrace.client.background import LoopThread
+    from headrace.client.columnar.decode import Decoder
+    from headrace.records.batch import Record, build_batch
+    from headrace.spark.plan import read_plan
+    from headrace.spark.reader import kept
+    from headrace.spark.schema import default_schema
+    from headrace.spark.source import HeadraceReader
+
+    options = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "rehearsal"}
+    schema = default_schema(read_plan(options).values)
+    pickler = CPickleSerializer()
+    pickler.loads(pickler.dumps((HeadraceReader(schema, options), schema)))
+    records = build_batch([Record(0, 0, b"key", bytes(REHEARSED_BYTES)) for _ in range(REHEARSED_ROWS)])
+    decoder = Decoder("rehearsal", 0, schema.names, memory=kept.memory)
+    for _ in range(2):
+        written = BytesIO()
+        ArrowStreamSerializer(write_start_stream=False).dump_stream(decoder.decode(records, 0, REHEARSED_ROWS), written)
+        written.seek(0)
+        list(ArrowStreamSerializer().load_stream(written))
+    LoopThread().close()
+
+
 if __name__ == "__main__":
     use_compiled(sys.path)
-    from pyspark.daemon import manager
-
     worker_module = sys.argv[1] if len(sys.argv) > 1 else TASKS
     if worker_module == TASKS:
         keep_freed_memory()
@@ -109,4 +138,12 @@ if __name__ == "__main__":
     # Spark has workers collect garbage behind every task, and planners behind every plan: what is here already never is any,
     # and looking at it would take longer than many a task, and give each worker a copy of it.
     gc.freeze()
-    manager()
+    if worker_module == TASKS:
+        from headrace.spark.spares import manage
+
+        manage(rehearse)
+    else:
+        # Spark ends none of those that plan: they are there for the next query.
+        from pyspark.daemon import manager
+
+        manager()

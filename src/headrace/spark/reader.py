@@ -28,6 +28,10 @@ TOPIC_GONE = frozenset({Err.UNKNOWN_TOPIC_OR_PARTITION, Err.UNKNOWN_TOPIC_ID, Er
 FAIL_HINT = "Set failOnDataLoss to false to go on without what is lost"
 GO_ON_HINT = "Set failOnDataLoss to true to stop at this instead"
 
+FIRST_ROWS = 128
+"""Of a task's first batch, sent ahead of the rest of it. Spark's worker holds back the end of whatever it writes until more
+follows, which would be rows that are yet to be fetched."""
+
 
 class _Kept(threading.local):
     """What a worker's next task reads into: memory that is there already. Had afresh, it takes as long as reading does."""
@@ -45,7 +49,7 @@ class _Kept(threading.local):
         self.memory.trim(self.COLUMN_BYTES_MAX)
 
 
-_kept = _Kept()
+kept = _Kept()
 
 
 class DataLost(RuntimeError):
@@ -80,7 +84,7 @@ def read_range(
         read_committed=plan.read_committed,
         check_crc=plan.check_crc,
         rows_expected=wanted.end_offset - wanted.start_offset,
-        memory=_kept.memory,
+        memory=kept.memory,
     )
     fetcher = BlockingFetcher(
         plan.bootstrap,
@@ -91,20 +95,24 @@ def read_range(
         client=dict(plan.task_client),
         fetch_bytes=plan.fetch_bytes,
         read_committed=plan.read_committed,
-        rooms=_kept.rooms,
+        rooms=kept.rooms,
     )
     is_finished = typed is None and decoder.schema.equals(arrow)
+    is_first = True
     try:
         while (got := _next(plan, wanted, fetcher)) is not None:
             try:
                 for batch in decoder.decode(got.records, fetcher.answer_start, wanted.end_offset, got.aborted):
-                    if is_finished:
-                        yield batch
-                        continue
-                    columns = batch.columns
-                    if typed is not None:
-                        columns = typed.apply(batch, wanted.topic, wanted.partition, arrow.names)
-                    yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+                    if not is_finished:
+                        columns = batch.columns
+                        if typed is not None:
+                            columns = typed.apply(batch, wanted.topic, wanted.partition, arrow.names)
+                        batch = pa.RecordBatch.from_arrays(columns, schema=arrow)
+                    if is_first and batch.num_rows > FIRST_ROWS:
+                        yield batch.slice(0, FIRST_ROWS)
+                        batch = batch.slice(FIRST_ROWS)
+                    is_first = False
+                    yield batch
             except KafkaError as error:
                 raise CorruptRecords(
                     f"{wanted.topic}-{wanted.partition}, between offsets {fetcher.answer_start} and {fetcher.position}: {error}. "
@@ -114,7 +122,7 @@ def read_range(
             typed.close()
     finally:
         fetcher.close()
-        _kept.trim()
+        kept.trim()
 
 
 def _next(plan: Plan, wanted: RangePartition, fetcher: BlockingFetcher) -> Fetched | None:

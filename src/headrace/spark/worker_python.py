@@ -34,11 +34,12 @@ def _script(python: Path, package: Path) -> str:
 # Headrace's launcher of Python for Spark's workers; written anew when it is missing.
 # Left out: Spark's zip files of what is installed here in compiled form, and a jar. Replaced: Spark's daemon by ours.
 package='{quoted(package)}'
+real='{quoted(package.resolve())}'
 kept=
 set -f
 IFS=:
 for place in $PYTHONPATH; do
-  case "$place" in "$package"/*) ;; *) kept="$kept:$place" ;; esac
+  case "$place" in "$package"/* | "$real"/*) ;; *) kept="$kept:$place" ;; esac
 done
 unset IFS
 export PYTHONPATH="${{kept#:}}"

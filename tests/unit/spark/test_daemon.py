@@ -26,6 +26,10 @@ def test_the_package_is_taken_instead_of_its_copy_in_a_zip_file(tmp_path) -> Non
     (tmp_path / "pyspark/__init__.py").touch()
     use_compiled(path)
     assert path == [py4j, "/elsewhere", str(tmp_path)]
+    (tmp_path / "link").symlink_to(tmp_path)
+    path = [archive, str(tmp_path / "link")]
+    use_compiled(path)
+    assert path == [str(tmp_path / "link")], "Spark knows the package by another path"
     # The zip file of another Spark than the one that is installed: that one runs the driver, and this has to match it.
     path = ["/opt/spark/python/lib/pyspark.zip", str(tmp_path)]
     use_compiled(path)
@@ -109,6 +113,7 @@ def test_spark_starts_this_python_with_the_installed_pyspark(tmp_path) -> None:
         (f"/a b/*:{archive}:{jar}:{archive}", "/a b/*"),
         (f"/a:{archive}:/b", "/a:/b"),
         (archive, ""),
+        (f"/a:{spark.resolve()}/python/lib/pyspark.zip", "/a"),
         ("/a:/elsewhere/pyspark.zip", "/a:/elsewhere/pyspark.zip"),
         (None, ""),
     ]:

@@ -144,10 +144,12 @@ class Decoder:
         return self._constant(name, self._topic if name == "topic" else self._partition, count)
 
     def _constant(self, name: str, value: str | int, count: int) -> Any:
-        """A column that is the same in every row; kept, since the next batch wants it too."""
+        """A column that is the same in every row; kept, since the next batch wants it too. The first one need not wait for
+        more than it has rows, and there may be no other."""
         found = self._same.get(name)
         if found is None or len(found) < count:
-            found = self._same[name] = pa.repeat(pa.scalar(value, COLUMNS[name]), max(count, ROWS_MAX))
+            rows = count if found is None else max(count, ROWS_MAX)
+            found = self._same[name] = pa.repeat(pa.scalar(value, COLUMNS[name]), rows)
         return found.slice(0, count)
 
 
