@@ -26,6 +26,14 @@ the end of an answer behind it would wake a waiting peer once more."""
 GATHER_BYTES = 64 * 1024
 """How much leaves in one call then."""
 
+LEAD_BYTES = 4096
+"""How much of a large slice is read, and leaves with what stands before it, so that the first pages that sendfile brings make
+one whole segment of a loopback's 64 KB. Behind the few bytes of a head they fall short of it by up to a page: then a peer that
+reads 1 MB slept 1.7 times instead of once, and to wake it cost both ends a seventh of their CPU."""
+
+LED_BYTES = 512 * 1024
+"""Slices from this on. Smaller ones are there before the peer is awake."""
+
 UNPACED = b"cubic"
 
 LOOKS = 6
@@ -141,8 +149,9 @@ class SocketOutbox:
             self._hand_over(memoryview(data)[sent:])
 
     def _gathered(self) -> bytes:
-        """Bytes from the head of the queue, together with slices that are too small to be sent by themselves."""
-        queue, parts, size = self._queue, [], 0
+        """Bytes from the head of the queue, with slices that are too small to be sent by themselves, and the lead of a large one."""
+        queue, size = self._queue, 0
+        parts: list[bytes] = []
         while queue and size < GATHER_BYTES and not self._position:
             chunk = queue[0]
             if isinstance(chunk, bytes):
@@ -153,6 +162,10 @@ class SocketOutbox:
                     raise SliceTruncated
                 chunk.release()
             else:
+                if parts and chunk.length >= LED_BYTES:
+                    lead = chunk.read(LEAD_BYTES)
+                    self._position = len(lead)
+                    parts.append(lead)
                 break
             queue.popleft()
             parts.append(data)

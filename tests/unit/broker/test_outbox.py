@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from headrace.broker import outbox as subject
-from headrace.broker.outbox import Chunk, SocketOutbox, TransportOutbox
+from headrace.broker.outbox import LEAD_BYTES, LED_BYTES, Chunk, SocketOutbox, TransportOutbox
 from headrace.storage.files import RealDisk
 from headrace.storage.log import Slice
 from headrace.storage.pool import FilePool, Handle
@@ -139,6 +139,7 @@ def test_bytes_and_slices_arrive_exactly_in_order(
     monkeypatch.setattr(subject, "SLICE_COPY_BYTES", dice.choice([1000, 65_536]))
     monkeypatch.setattr(subject, "SMALL_SLICE_BYTES", dice.choice([1, 3000, 80_000]))
     monkeypatch.setattr(subject, "GATHER_BYTES", dice.choice([1, 3000, 250_000]))
+    monkeypatch.setattr(subject, "LED_BYTES", dice.choice([5000, 150_000, 1 << 20]))
 
     async def scenario(sender: Sender, peer: socket.socket) -> None:
         for _ in range(dice.randint(3, 8)):
@@ -158,6 +159,36 @@ def test_bytes_and_slices_arrive_exactly_in_order(
             assert await receive(peer, len(expected), dice) == expected
 
     run(scenario, kind, dice.choice([2048, 16_384, 262_144]))
+
+
+def test_a_large_slice_leaves_with_what_stands_before_it(store: Store) -> None:
+    """One call brings the peer more than the head, wherever in a page the slice begins."""
+
+    async def scenario(sender: Sender, peer: socket.socket) -> None:
+        for position in (0, 1, 4095, 4096, 70_001):
+            sent: list[int] = []
+            sender.outbox._socket = counted = Counted(sender.outbox._socket, sent)  # type: ignore[union-attr, assignment]
+            large, small = store.slice(position, LED_BYTES), store.slice(position, LED_BYTES - 1)
+            answer: list[Chunk] = [b"head", large, b"between", small]
+            expected = store.bytes_of(answer)
+            sender.outbox.send(answer)
+            assert await receive(peer, len(expected)) == expected
+            assert sent[0] == 4 + LEAD_BYTES and 7 in sent
+            sender.outbox._socket = counted.inner  # type: ignore[union-attr]
+
+    run(scenario, buffer_bytes=4 << 20)
+
+
+class Counted:
+    """A socket that writes down how much it was given at a time."""
+
+    def __init__(self, inner: socket.socket, sent: list[int]) -> None:
+        self.inner = inner
+        self._sent = sent
+
+    def send(self, data: bytes, flags: int) -> int:
+        self._sent.append(len(data))
+        return self.inner.send(data, flags)
 
 
 def test_a_turn_that_ends_is_taken_up_again_and_reported(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
