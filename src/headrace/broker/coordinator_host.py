@@ -291,10 +291,14 @@ class ShardHost:
                 raise KafkaError(Err.NOT_LEADER_OR_FOLLOWER, "something else was written to the partition")
             data = bytearray(batch.builder.build())
             batch.end_offset = self.partition.append_own(data, count, batch.timestamp_ms)
-        except KafkaError as error:
-            self._pending = batch
-            logger.error("%s: cannot write %d records: %s; loading the shard again", self.partition, count, error)
-            self._reload(error.error)
+        except Exception as error:
+            # To be told with all others. Not as the pending one: while a disk fails, others are answered and ask again.
+            self._in_flight.append(batch)
+            if isinstance(error, KafkaError):
+                logger.error("%s: cannot write %d records: %s; loading the shard again", self.partition, count, error)
+                self._reload(error.error)
+            else:
+                self._broken("to write")
             return
         self._in_flight.append(batch)
         self.partition.ack_waiters.append((batch.end_offset, batch))

@@ -110,9 +110,10 @@ class GroupCoordinator:
         if self._closed:
             return
         partitions = self._broker.replicas.by_name.get(OFFSETS_TOPIC, {})
-        self._partition_count = self._count(self.image) if partitions else 0
+        before, self._partition_count = self._partition_count, self._count(self.image) if partitions else 0
+        has_moved = before not in (0, self._partition_count)  # groups have: who waits, or was served by a host, looks again
         for index, host in list(self.hosts.items()):
-            if partitions.get(index) is not host.partition or not _is_led(host.partition):
+            if has_moved or partitions.get(index) is not host.partition or not _is_led(host.partition):
                 del self.hosts[index]
                 host.close(Err.NOT_COORDINATOR)
         for index, partition in partitions.items():

@@ -70,6 +70,8 @@ class Syncer:
         if self._unwritten:
             self._write()
         self._scheduled = False
+        if self._unwritten:
+            self._schedule()  # a write that failed has let others go on, and they have decided something
         ready = [partition for partition in self._dirty if partition not in self._in_flight]
         # A thread takes its share, also when it is the only one that is free: one after another, every sync would wait
         # for a journal commit of its own, while threads that finish in a moment find nothing left to do.

@@ -10,6 +10,7 @@ import pytest
 from headrace.broker.coordinator_host import ShardHost
 from headrace.broker.handlers import commit_shortcut, group_offsets
 from headrace.broker.handlers.commit_shortcut import CommitShortcut
+from headrace.broker.replicas import Replicas
 from headrace.client.admin import Admin, Resource
 from headrace.client.connection import Connection
 from headrace.client.errors import ClientError
@@ -328,6 +329,32 @@ def test_a_client_that_leaves_while_it_waits_harms_nobody(taken: Counter[bool]) 
 
     in_world(main)
     assert taken[True] == 2
+
+
+def test_a_group_that_moves_to_another_shard_takes_its_commits_along(
+    taken: Counter[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many new partitions of the offsets topic take a while: what is learnt meanwhile must not outlast it."""
+
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        connection = await connect()
+        groups = machine.broker.groups
+        before = groups.host("g").partition.index
+        go_on = Replicas._go_on
+        monkeypatch.setattr(Replicas, "_go_on", lambda self: world.loop.call_later(1, go_on, self))
+        async with Admin(BOOTSTRAP) as admin:
+            growing = asyncio.create_task(admin.create_partitions(OFFSETS_TOPIC, 30))
+            while not growing.done():
+                assert await commit(connection, "g", 5) is Err.NONE
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(2)
+        assert groups.partition_of("g") != before
+        assert await commit(connection, "g", 7) is Err.NONE
+        assert await committed("g") == {0: 7}
+
+    in_world(main)
+    assert taken[True]
 
 
 def test_a_connection_whose_commits_differ_in_length_learns_nothing() -> None:

@@ -25,6 +25,7 @@ from headrace.errors import Err
 from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
+from headrace.records.builder import BatchBuilder
 from headrace.testing.simulator.disk import CrashMode
 from headrace.testing.simulator.network import CALM
 from headrace.testing.simulator.world import SimRuntime, Stop, World
@@ -614,6 +615,53 @@ def test_a_failed_disk_takes_its_groups_with_it() -> None:
 
     for seed in range(3):
         in_world(main, seed)
+
+
+def test_a_disk_that_fails_under_a_commit_leaves_nobody_without_an_answer() -> None:
+    """Others are answered in the middle of the write that fails; what they ask next, on either disk, is not forgotten."""
+
+    async def main(world: World) -> None:
+        machine = await with_topic(world, **{"log.dirs": "/data,/more"})
+        broker = machine.broker
+        names = [f"g{number}" for number in range(20)]
+        on = {folder: [g for g in names if broker.groups.host(g).partition.log.path.startswith(folder)] for folder in ("/data", "/more")}
+        assert on["/data"] and on["/more"]
+        index = next(p.index for p in broker.replicas.by_name["t"].values() if p.log.path.startswith("/more"))
+        readers = []
+        for group in (on["/more"][0], on["/data"][0]):
+            connection = await connect()
+            row = m.FetchRequest.FetchPartition(partition=index, partition_max_bytes=1000)
+            query = m.FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[m.FetchRequest.FetchTopic(topic="t", partitions=[row])])
+            fetched = await connection.post(ApiKey.FETCH, query, version_max=11)
+            readers.append((fetched, asyncio.create_task(commit(connection, group, 7))))
+        await asyncio.sleep(0.5)
+        machine.disk.fail("append", errno.EIO, path=f"/more/{OFFSETS_TOPIC}*")
+        async with asyncio.timeout(2):
+            assert await commit(await connect(), on["/more"][0], 1) is Err.NOT_COORDINATOR
+            answers = [await done for fetched, done in readers if await fetched]
+        assert answers == [Err.NOT_COORDINATOR, Err.NONE]
+        assert await committed(on["/data"][0]) == {0: 7}
+
+    in_world(main)
+
+
+def test_a_mistake_of_ours_while_a_batch_is_written_leaves_nobody_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(world: World) -> None:
+        await with_topic(world)
+        connection = await connect()
+        assert await commit(connection, "g", 1) is Err.NONE
+
+        def build(self: object) -> bytes:
+            raise MemoryError("planted")
+
+        with monkeypatch.context() as planted:
+            planted.setattr(BatchBuilder, "build", build)
+            assert await commit(connection, "g", 2) is Err.COORDINATOR_NOT_AVAILABLE
+        await asyncio.sleep(1)
+        assert await committed("g") == {0: 1}
+        assert await commit(connection, "g", 3) is Err.NONE
+
+    in_world(main)
 
 
 def test_groups_and_offsets_by_the_client_api() -> None:

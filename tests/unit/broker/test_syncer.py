@@ -320,3 +320,17 @@ def test_one_that_cannot_be_written_keeps_nobody_else_from_being_synced() -> Non
     bad.write()
     world.run_all()
     assert bad.promised == 1
+
+
+def test_what_is_decided_while_others_are_written_is_written_next() -> None:
+    """A write that fails answers those who waited for it, and they go on at once."""
+    world = World()
+    part, other = world.part(), world.part(1)
+
+    def write() -> None:
+        part.write()
+        world.syncer.dirty_soon(other, other.write)
+
+    world.syncer.dirty_soon(part, write)
+    world.run_all()
+    assert (part.promised, other.promised) == (1, 1)
