@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import CLIENT_ID_AT, FETCH, Answer, Connection, Request
+from headrace.broker.handlers.pace import HeldFetch, Pace
 from headrace.broker.handlers.produce_shortcut import Hosted
 from headrace.broker.outbox import Chunk
 from headrace.broker.readahead import Outlook
@@ -24,11 +25,14 @@ class ConsumerShortcut:
     """
 
     __slots__ = (
-        "_asked", "_by_id", "_find", "_handler", "_head", "_hosted", "_is_committed", "_key", "_least_bytes", "_most_bytes",
-        "_outlook", "_query", "_session_id", "_tail", "said", "version",
+        "_asked", "_by_id", "_find", "_handler", "_head", "_hold_s", "_hosted", "_is_committed", "_key", "_least_bytes",
+        "_most_bytes", "_outlook", "_pace", "_query", "_session_id", "_tail", "said", "version",
     )  # fmt: skip
 
-    def __init__(self, handler: "FetchHandler", shape: ConsumerShape, query: FetchQuery, asked: Target, hosted: Hosted) -> None:
+    def __init__(
+        self, handler: "FetchHandler", shape: ConsumerShape, query: FetchQuery, asked: Target, hosted: Hosted,
+        pace: Pace | None,
+    ) -> None:  # fmt: skip
         self.version = shape.version
         self.said = shape.said
         self._find = shape.find
@@ -38,6 +42,8 @@ class ConsumerShortcut:
         self._query = query
         self._asked = asked
         self._hosted = hosted
+        self._pace = pace
+        self._hold_s = 0.0
         self._session_id = query.session_id
         self._by_id = shape.version >= BY_ID
         self._key = asked.topic, asked.index
@@ -65,6 +71,10 @@ class ConsumerShortcut:
                 return answer
         request = Request(connection, FETCH, self.version, correlation_id, -1, pos + CLIENT_ID_AT, end, started)
         request.let_go()
+        if self._hold_s:
+            HeldFetch(self._handler, request, self._query, self._asked.at(offset), self._hold_s, self._handler.loop)
+            self._hold_s = 0.0
+            return request
         return self._handler.serve(request, self._query, epoch, [self._asked.at(offset)]) or request
 
     def _records(self, epoch: int, offset: int, correlation_id: int, now: float) -> list[Chunk] | None:
@@ -94,6 +104,11 @@ class ConsumerShortcut:
         if is_cold or length < self._least_bytes:
             piece.release()
             return None
+        if self._pace is not None and 2 * length > self._most_bytes:
+            self._hold_s = self._pace.hold_s(length, now)
+            if self._hold_s:
+                piece.release()
+                return None
         if self._session_id != NO_SESSION:
             self._tell_session(epoch, offset, high_watermark, log_start, length)
         self._handler.metrics.bytes_out += length

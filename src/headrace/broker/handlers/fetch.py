@@ -12,6 +12,7 @@ from headrace.broker.connection import FETCH, Answer, Request
 from headrace.broker.handlers.consumer_shortcut import ConsumerShortcut
 from headrace.broker.handlers.follower_fetch import FollowerFetches
 from headrace.broker.handlers.leader_hints import LEADER_MOVED, endpoints_of
+from headrace.broker.handlers.pace import Pace, may_pause
 from headrace.broker.handlers.produce_shortcut import Hosted
 from headrace.broker.outbox import Chunk, release
 from headrace.broker.partition import Partition
@@ -81,6 +82,7 @@ class FetchHandler:
         self.sessions = broker.sessions
         self.metrics = broker.metrics
         self.monotonic_ms = broker.runtime.clock.monotonic_ms
+        self.loop = broker.runtime.loop
         self.bytes_max = broker.settings.fetch_bytes_max
         self.cache = PageCache() if broker.runtime.can_sendfile else None
         self.follower_reads = broker.config["replica.selector.class"] == RACK_AWARE_SELECTOR
@@ -116,7 +118,9 @@ class FetchHandler:
         shape = consumer_shape_of(request.buf, request.frame, body, request.end, request.version, query)
         if shape is not None:
             hosted: Hosted = self._replicas.by_id if by_id else self._replicas.by_name
-            request.connection.shortcuts[FETCH] = ConsumerShortcut(self, shape, query, asked.at(0), hosted)
+            pauses = session_id == NO_SESSION and may_pause(request.connection.client_software[0])
+            pace = Pace() if pauses else None
+            request.connection.shortcuts[FETCH] = ConsumerShortcut(self, shape, query, asked.at(0), hosted, pace)
 
     def _sends_on(self, query: FetchQuery) -> bool:
         return self.follower_reads and query.rack_id != ""
