@@ -471,7 +471,9 @@ class Descriptors(NamedTuple):
         if soft != hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         granted = hard if hard != resource.RLIM_INFINITY else DESCRIPTORS_MAX
-        granted = max(min(granted, DESCRIPTORS_MAX) - DESCRIPTORS_SPARE, 256)
+        granted = min(granted, DESCRIPTORS_MAX)
+        # Never more than there are: a broker whose segments took them all could accept nobody.
+        granted = max(granted - DESCRIPTORS_SPARE, granted // 2)
         # A segment that has to be opened again costs more than a connection refused costs anybody.
         segments = granted * 6 // 10
         return Descriptors(segments, granted - segments)
