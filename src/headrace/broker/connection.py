@@ -155,8 +155,8 @@ class Connection(asyncio.BufferedProtocol):
         """By API; learnt by their handlers from what came before."""
         self.last_topic: str | bytes = ""
         """That a Produce wrote to."""
-        self.last_commit_bytes = 0
-        """The length of an OffsetCommit."""
+        self.last_commit: tuple[int, str, str, int] | None = None
+        """An OffsetCommit's length, group, first topic and first partition."""
         self.when_lost: Callable[[], None] | None = None
         """Who wants to know that the other side is gone."""
         self.transport: Transport

@@ -167,12 +167,10 @@ class SessionCache:
         self._sessions[session_id] = self._sessions.pop(session_id)
         return FetchContext(session.targets.values(), session)
 
-    def reads_only(self, session_id: int, epoch: int, by_id: bool, key: tuple[Topic, int]) -> bool:
+    def reads_only(self, session_id: int, epoch: int, key: tuple[Topic, int]) -> bool:
         """Is this the next request of a session that reads this partition and no other?"""
         session = self._sessions.get(session_id)
-        if session is None or session.epoch != epoch or session.by_id != by_id:
-            return False
-        return len(session.targets) == 1 and key in session.targets
+        return session is not None and session.epoch == epoch and len(session.targets) == 1 and key in session.targets
 
     def create(self, targets: Iterable[Target], privileged: bool, by_id: bool, now_ms: int) -> Session | None:
         """A session for a full fetch, or None when the cache is full of better ones."""

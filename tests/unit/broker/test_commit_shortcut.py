@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import pytest
@@ -154,6 +155,7 @@ class History:
                 self.tell(await committed(group))
                 shard = self.machine.broker.groups.host(group).shard
                 self.tell((shard.state.written_end, shard.offsets.by_group.get(group)))
+        self.tell(sum(self.machine.broker.metrics.requests[ApiKey.OFFSET_COMMIT].counts))
         for member in self.members:
             member.connection.close()
 
@@ -284,6 +286,8 @@ def test_what_the_short_way_wrote_is_there_after_a_power_cut(taken: Counter[bool
         connection = await connect()
         for offset in range(10):
             assert await commit(connection, "g", offset) is Err.NONE
+        counted = machine.broker.metrics.requests[ApiKey.OFFSET_COMMIT]
+        assert sum(counted.counts) == 10
         machine.node.crash()
         await machine.start()
         await asyncio.sleep(1)
@@ -357,12 +361,14 @@ def test_a_group_that_moves_to_another_shard_takes_its_commits_along(
     assert taken[True]
 
 
-def test_a_connection_whose_commits_differ_in_length_learns_nothing() -> None:
+@pytest.mark.parametrize(("groups", "partitions"), [(["g", "gg"], [0]), (["g", "h"], [0]), (["g"], [0, 1])])
+def test_a_connection_whose_commits_differ_learns_nothing(groups: list[str], partitions: list[int]) -> None:
     async def main(world: World) -> None:
         machine = await with_topic(world)
         connection = await connect()
-        for number in range(6):
-            assert await commit(connection, "g" * (1 + number % 2), number) is Err.NONE
+        for offset in range(3):
+            for group, partition in product(groups, partitions):
+                assert await commit(connection, group, offset, partition=partition) is Err.NONE
         assert not any(one.shortcuts for one in machine.broker.connections)
 
     in_world(main)

@@ -1,5 +1,6 @@
 """A consumer that reads on in one partition is served by a shorter way, and cannot tell."""
 
+import errno
 from typing import Any
 
 import pytest
@@ -166,3 +167,56 @@ def test_a_topic_that_is_gone_is_not_read_by_its_name() -> None:
             assert shortcut(sim) is learnt
 
     run(scenario)
+
+
+def test_answers_of_one_turn_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(sim: Sim) -> None:
+        await sim.create(T)
+        async with await sim.wire() as wire:
+            await fill(wire)
+            first, second = [await wire.ask("Fetch", 12, fetch(T, offset)) for offset in (0, 2)]
+            served = await wire.ask("ApiVersions", 2, {})
+            asked = [served, first, served, served, second, first, served]
+            frames: list[bytes] = []
+            with monkeypatch.context() as together:
+                together.setattr(wire.writer, "write", frames.append)
+                for answer in asked:
+                    if answer is served:
+                        wire.send("ApiVersions", 2, {})
+                    else:
+                        wire.send("Fetch", 12, fetch(T, 0 if answer is first else 2))
+            wire.writer.write(b"".join(frames))
+            assert [await wire.receive() for _ in asked] == asked
+            await sim.quiet()
+            assert sim.pins() == 0
+
+    run(scenario)
+
+
+def test_a_disk_that_fails_is_told_and_leaves_nothing_pinned() -> None:
+    async def scenario(sim: Sim) -> None:
+        await sim.create(T)
+        async with await sim.wire() as wire:
+            await fill(wire)
+            good = await wire.ask("Fetch", 12, fetch(T, 0))
+            learnt = shortcut(sim)
+            sim.partition(T).log.active.forget_tail(1 << 62)
+            sim.disk.fail("read", errno.EIO, path="*/t-0/*.log", times=2)  # once for each way
+            assert row(await wire.ask("Fetch", 12, fetch(T, 0))).error_code == Err.KAFKA_STORAGE_ERROR
+            assert await wire.ask("Fetch", 12, fetch(T, 0)) == good
+            assert shortcut(sim) is learnt
+            await sim.quiet()
+            assert sim.pins() == 0
+
+    run(scenario)
+
+
+def test_the_brokers_own_limit_counts() -> None:
+    async def scenario(sim: Sim) -> None:
+        await sim.create(T)
+        async with await sim.wire() as wire:
+            await fill(wire, 40)
+            sizes = {len(row(await wire.ask("Fetch", 12, fetch(T, 0))).records) for _ in range(3)}
+            assert sizes == {1024} and shortcut(sim)
+
+    run(scenario, fetch_max_bytes="1024")

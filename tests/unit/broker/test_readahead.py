@@ -107,6 +107,30 @@ def test_who_reads_on_need_not_ask_each_time(handle: Handle, cache: PageCache, m
         one.release()
 
 
+def test_the_outlook_is_of_what_was_asked_for_in_one_file(
+    handle: Handle, cache: PageCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = set(range(AHEAD))
+    monkeypatch.setattr(
+        cache, "_cached_pages",
+        lambda fd, position, length: len(there & set(range(position // PAGE_BYTES, (position + length) // PAGE_BYTES))),
+    )  # fmt: skip
+    outlook = Outlook(cache)
+    pieces = [piece(handle, page * PAGE_BYTES, PAGE_BYTES) for page in range(AHEAD)]
+    assert outlook.holds(pieces[0], OLD, 0.0)
+    there.clear()
+    assert all(outlook.holds(one, OLD, 0.0) for one in pieces), "it has been asked for"
+    opened = Handle(FilePool(RealDisk()), handle.path, Owner())
+    again = piece(opened, PAGE_BYTES, PAGE_BYTES)
+    assert not outlook.holds(again, OLD, 0.0), "another file, for all it knows"
+    there.add(0)
+    outlook = Outlook(cache)
+    assert [outlook.holds(one, OLD, 0.0) for one in pieces[:2]] == [True, False], "not all that lies ahead is there"
+    for one in (*pieces, again):
+        one.release()
+    opened.close()
+
+
 def test_the_outlook_sees_missing_pages(handle: Handle, cache: PageCache) -> None:
     drop(handle)
     first, second = piece(handle, 0, PAGE_BYTES), piece(handle, 32 * PAGE_BYTES, PAGE_BYTES)

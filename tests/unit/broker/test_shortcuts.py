@@ -94,6 +94,9 @@ class PlayedConsumer(Peer):
         super().__init__(name, wire, story)
         self.bytes_min = 1
         self.leader_epoch = -1
+        self.last_epoch = -1
+        self.limits = {"bytes_max": 50 << 20, "partition_bytes_max": 500}
+        self.rack = ""
         self.version = version
         self.isolation = isolation
         self.has_session = has_session
@@ -210,18 +213,21 @@ class History:
         index = self.busy if self.chance(0.95) else 1 - self.busy
         row = self._row(index)
         row["fetch_offset"] = dice.choice((0, row["fetch_offset"])) if self.chance(0.15) else consumer.offset
-        row |= {"log_start_offset": -1, "partition_max_bytes": dice.choice((100, 1 << 20)) if self.chance(0.1) else 500}
         if self.chance(0.1):  # it hears of another epoch, or it need not be of this one
             consumer.leader_epoch = dice.choice((-1, row["current_leader_epoch"], row["current_leader_epoch"]))
-        row["current_leader_epoch"] = consumer.leader_epoch
-        if consumer.version < 12 or self.chance(0.97):
-            row["last_fetched_epoch"] = -1
+        if self.chance(0.15):
+            self._change_habits(consumer)
+        row |= {
+            "current_leader_epoch": consumer.leader_epoch, "log_start_offset": -1,
+            "partition_max_bytes": consumer.limits["partition_bytes_max"],
+            "last_fetched_epoch": consumer.last_epoch if consumer.version >= 12 else -1,
+        }  # fmt: skip
         topic = {"topic_id": TOPIC_ID} if consumer.version >= 13 else {"topic": T}
         query = {
             "max_wait_ms": WAIT_MS if self.chance(0.95) else 0, "min_bytes": consumer.bytes_min,
-            "max_bytes": 50 << 20, "isolation_level": consumer.isolation, "session_id": session_id,
+            "max_bytes": consumer.limits["bytes_max"], "isolation_level": consumer.isolation, "session_id": session_id,
             "session_epoch": epoch + dice.choice((-1, 1)) if self.chance(0.03) else epoch,
-            "rack_id": "b2" if self.chance(0.03) else "", "topics": [{**topic, "partitions": [row]}],
+            "rack_id": consumer.rack, "topics": [{**topic, "partitions": [row]}],
         }  # fmt: skip
         if consumer.has_session and session_id and self.chance(0.05):
             query["forgotten_topics_data"] = [{**topic, "partitions": [dice.randrange(PARTITIONS)]}]
@@ -230,6 +236,21 @@ class History:
             consumer.session = session_id, epoch + 1
         if self.chance(0.6):
             await asyncio.sleep(0.02)
+
+    def _change_habits(self, consumer: PlayedConsumer) -> None:
+        """What it says from now on with each request."""
+        dice = self.dice
+        match dice.randrange(5):
+            case 0:
+                consumer.last_epoch = dice.choice((-1, -1, -1, 0, 99))
+            case 1:
+                consumer.limits["partition_bytes_max"] = dice.choice((500, 500, 100, 1 << 20, 1 << 20, -1))
+            case 2:
+                consumer.limits["bytes_max"] = dice.choice((200, 50 << 20, 50 << 20, 50 << 20, -1))
+            case 3:
+                consumer.rack = dice.choice(("", "", "rack-1", "rack-2"))
+            case _:
+                consumer.isolation = dice.choice((0, 0, 1, 1, 2))
 
     def _row(self, index: int) -> dict[str, int]:
         dice, partition = self.dice, self.partition(index)
@@ -353,6 +374,8 @@ def told(seed: int) -> list[str]:
     story: list[str] = []
     durability = "fsync" if seed % 2 else "replicated"
     more = {"replica_selector_class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"} if seed % 3 == 0 else {}
+    if seed % 4 == 0:
+        more["fetch_max_bytes"] = "1024"
     run(lambda brokers: History(brokers, seed, story).play(), 1, seed=seed, durability=durability, **more)
     return story
 

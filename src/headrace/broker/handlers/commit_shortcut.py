@@ -21,11 +21,16 @@ OFFSET_COMMIT = int(ApiKey.OFFSET_COMMIT)
 
 
 def learn(broker: "Broker", request: Request, message: m.OffsetCommitRequest) -> None:
-    """A connection whose commits are of one length is likely to repeat itself. All that `message` names exists."""
-    connection = request.connection
-    frame_bytes = request.end - request.frame
-    if connection.last_commit_bytes != frame_bytes:
-        connection.last_commit_bytes = frame_bytes
+    """A connection that commits the same twice in a row, at a glance, is likely to go on so. All that `message` names exists.
+
+    One that commits partition after partition is not: to learn each of them costs as much as a commit.
+    """
+    if not message.topics:
+        return
+    connection, first = request.connection, message.topics[0]
+    glance = request.end - request.frame, message.group_id, first.name, first.partitions[0].partition_index
+    if connection.last_commit != glance:
+        connection.last_commit = glance
         return
     try:
         host = broker.groups.host(message.group_id)

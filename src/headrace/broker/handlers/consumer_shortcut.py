@@ -64,7 +64,7 @@ class ConsumerShortcut:
         if session_id == NO_SESSION:
             is_usual = epoch == FINAL_EPOCH
         else:
-            is_usual = self._handler.sessions.reads_only(session_id, epoch, self._by_id, self._key)
+            is_usual = self._handler.sessions.reads_only(session_id, epoch, self._key)
         if is_usual:
             answer = self._records(epoch, offset, correlation_id, started)
             if answer is not None:

@@ -111,7 +111,7 @@ class FetchHandler:
         if session_id == NO_SESSION:
             goes_on = epoch == FINAL_EPOCH
         else:
-            goes_on = self.sessions.reads_only(session_id, epoch, by_id, (asked.topic, asked.index))
+            goes_on = self.sessions.reads_only(session_id, epoch, (asked.topic, asked.index))
         isolation, is_bounded = query.isolation_level, asked.max_bytes >= 0 and query.max_bytes >= 0
         if not goes_on or not is_bounded or isolation not in LEVELS or asked.last_fetched_epoch >= 0 or self._sends_on(query):
             return
