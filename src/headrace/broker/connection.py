@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 from headrace.broker.idle_poll import SMALL_BYTES
 from headrace.broker.outbox import Chunk, Outbox, SocketOutbox, TransportOutbox, release
 from headrace.errors import KafkaError
+from headrace.protocol.headers import CLIENT_ID_AT, SAID_AT
 from headrace.protocol.primitives import ProtocolError
-from headrace.protocol.produce_shape import SAID_AT
 
 if TYPE_CHECKING:
     from headrace.broker.server import Listener
@@ -27,8 +27,6 @@ log = logging.getLogger("headrace.connection")
 PRODUCE = 0
 FETCH = 1
 HEADER_BYTES_MIN = 10
-CLIENT_ID_AT = 14
-"""In a frame, its length included."""
 BUFFER_BYTES = 16 * 1024
 """What every connection has; more is charged to the common budget."""
 BUFFER_BYTES_BUSY = 512 * 1024

@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
+from headrace.protocol.headers import CLIENT_ID_AT, SAID_AT
 from headrace.protocol.primitives import Buffer, encode_uvarint
-from headrace.protocol.produce_shape import SAID_AT
 
 OLDEST = 6
 """Before, commits had no leader epochs."""
@@ -21,7 +21,6 @@ ROW_BYTES = 18
 """Partition, offset, leader epoch, and metadata that says nothing."""
 OFFSET_IN_ROW = 4
 ID_BYTES = 16
-CLIENT_ID_LENGTH_AT, CLIENT_ID_AT = 12, 14
 
 _int16 = Struct(">h").unpack_from
 
@@ -68,7 +67,7 @@ def shape_of(buf: Buffer, pos: int, end: int, version: int, request: m.OffsetCom
         return None
     frame = bytes(buf[pos:end])
     body = API[ApiKey.OFFSET_COMMIT].request.encode(request, version)
-    head = CLIENT_ID_AT + max(*_int16(frame, CLIENT_ID_LENGTH_AT), 0)
+    head = CLIENT_ID_AT + max(*_int16(frame, SAID_AT), 0)
     if version >= FLEXIBLE:
         body = b"\0" + body
     if frame[head:] != body:

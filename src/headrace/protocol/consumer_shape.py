@@ -6,10 +6,11 @@ is compared with the last request rather than read again, and the head of an ans
 
 from struct import Struct
 
+from headrace.protocol.headers import SAID_AT
 from headrace.protocol.hot_common import encode_topic
 from headrace.protocol.hot_fetch import READ_COMMITTED, FetchQuery
 from headrace.protocol.primitives import Buffer, uvarint
-from headrace.protocol.produce_shape import NAME_BYTES_MAX, SAID_AT
+from headrace.protocol.produce_shape import NAME_BYTES_MAX
 
 OLDEST = 11
 """Before, only leaders were read from."""

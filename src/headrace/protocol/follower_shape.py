@@ -6,9 +6,9 @@ says is compared with the last one rather than read again. See `produce_shape` f
 
 from struct import Struct
 
+from headrace.protocol.headers import SAID_AT
 from headrace.protocol.hot_fetch import FetchQuery
 from headrace.protocol.primitives import Buffer
-from headrace.protocol.produce_shape import SAID_AT
 
 OLDEST = 15
 """Before, the follower's id stood in front."""

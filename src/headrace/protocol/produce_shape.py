@@ -6,6 +6,7 @@ besides is compared with the last one rather than read again, and its answer is 
 
 from struct import Struct
 
+from headrace.protocol.headers import SAID_AT
 from headrace.protocol.primitives import Buffer
 
 OLDEST = 7
@@ -13,8 +14,6 @@ OLDEST = 7
 FLEXIBLE, BY_ID = 9, 13
 NAME_BYTES_MAX = 126
 """Of a name whose compact length is one byte."""
-SAID_AT = 12
-"""Frame length, API, version and correlation id stand before."""
 
 _INDEX_SIZE = Struct(">ii").unpack_from
 _INDEX_COMPACT_SIZE = Struct(">iBBB").unpack_from

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
 from headrace.protocol.commit_shape import FRAME_BYTES_MAX, CommitShape, shape_of
+from headrace.protocol.headers import SAID_AT
 from headrace.protocol.primitives import ProtocolError
-from headrace.protocol.produce_shape import SAID_AT
 from tests.unit.protocol.test_hot import SOME, int32s, int64s
 
 OFFSET_COMMIT = API[ApiKey.OFFSET_COMMIT]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
 from headrace.protocol.consumer_shape import BY_ID, OLDEST, ConsumerShape, consumer_shape_of
+from headrace.protocol.headers import SAID_AT
 from headrace.protocol.hot_fetch import FetchQuery, decode_fetch, encode_fetch_response_head
 from headrace.protocol.primitives import ProtocolError
-from headrace.protocol.produce_shape import SAID_AT
 from tests.unit.protocol.test_hot import SOME
 from tests.unit.protocol.test_hot_replica import ids, int32s, int64s
 

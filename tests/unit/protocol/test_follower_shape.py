@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.protocol.follower_shape import FollowerShape, follower_shape_of
+from headrace.protocol.headers import SAID_AT
 from headrace.protocol.hot_fetch import FetchQuery, decode_fetch
 from headrace.protocol.hot_replica import VERSION_MAX, VERSION_MIN, encode_client_id, encode_follower_fetch
 from headrace.protocol.primitives import ProtocolError
-from headrace.protocol.produce_shape import SAID_AT
 from tests.unit.protocol.test_hot import SOME
 from tests.unit.protocol.test_hot_replica import ids, int32s, int64s
 

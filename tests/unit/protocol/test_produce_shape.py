@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from headrace.protocol import hot
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
+from headrace.protocol.headers import SAID_AT
 from headrace.protocol.primitives import ProtocolError
-from headrace.protocol.produce_shape import NAME_BYTES_MAX, SAID_AT, ProduceShape, shape_of
+from headrace.protocol.produce_shape import NAME_BYTES_MAX, ProduceShape, shape_of
 from tests.unit.protocol.test_hot import SOME, int32s, int64s
 
 PRODUCE = API[ApiKey.PRODUCE]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.connection import CLIENT_ID_AT, Connection, Request
+from headrace.broker.connection import Connection, Request
 from headrace.broker.coordinator_host import ShardHost, State
 from headrace.broker.router import encode_answer
 from headrace.coordinator.offsets import RepeatedCommit
@@ -11,6 +11,7 @@ from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
 from headrace.protocol.commit_shape import CommitShape, shape_of
+from headrace.protocol.headers import CLIENT_ID_AT
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node

@@ -2,13 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.connection import CLIENT_ID_AT, FETCH, Answer, Connection, Request
+from headrace.broker.connection import FETCH, Answer, Connection, Request
 from headrace.broker.handlers.pace import HeldFetch, Pace
 from headrace.broker.handlers.produce_shortcut import Hosted
 from headrace.broker.outbox import Chunk
 from headrace.broker.readahead import Outlook
 from headrace.errors import KafkaError
 from headrace.protocol.consumer_shape import BY_ID, ConsumerShape
+from headrace.protocol.headers import CLIENT_ID_AT
 from headrace.protocol.hot import READ_COMMITTED, FetchQuery
 from headrace.replication.fetch_sessions import FINAL_EPOCH, NO_SESSION, Target
 from headrace.storage.segment import CorruptSegment

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.connection import CLIENT_ID_AT, FETCH, Answer, Connection, Request
+from headrace.broker.connection import FETCH, Answer, Connection, Request
 from headrace.protocol.follower_shape import FollowerShape
+from headrace.protocol.headers import CLIENT_ID_AT
 from headrace.protocol.hot import FetchQuery
 
 if TYPE_CHECKING:

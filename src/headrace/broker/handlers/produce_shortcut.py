@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.connection import CLIENT_ID_AT, PRODUCE, Connection, Request
+from headrace.broker.connection import PRODUCE, Connection, Request
 from headrace.broker.partition import Partition
 from headrace.errors import KafkaError
+from headrace.protocol.headers import CLIENT_ID_AT
 from headrace.protocol.hot import ProduceResult
 from headrace.protocol.produce_shape import ProduceShape
 
