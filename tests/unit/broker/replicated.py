@@ -118,8 +118,11 @@ class Dictator:
 
     def _alter(self, caller: int, topic_id: bytes, asked: Any) -> Any:
         R = m.AlterPartitionResponse
-        now = self.image.topics[topic_id].partitions[asked.partition_index]
         row = R.PartitionData(partition_index=asked.partition_index)
+        if topic_id not in self.image.topics:
+            row.error_code = Err.UNKNOWN_TOPIC_ID  # deleted meanwhile
+            return row
+        now = self.image.topics[topic_id].partitions[asked.partition_index]
         isr = tuple(state.broker_id for state in asked.new_isr_with_epochs)
         if self.refuse is not None:
             row.error_code = self.refuse
