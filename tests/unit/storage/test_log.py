@@ -1,10 +1,13 @@
 import errno
 import random
+import struct
 
 import pytest
 
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
+from headrace.records.builder import build_batch
+from headrace.records.reader import Record
 from headrace.storage.files import Disk, RealDisk
 from headrace.storage.log import Log
 from headrace.storage.pool import FilePool
@@ -40,6 +43,27 @@ def test_a_read_inside_a_batch_returns_the_whole_batch(log: Log) -> None:
     second = append(log, 5)
     part = log.read(4, 1 << 20, log.end_offset)
     assert part is not None and part.read() == second
+
+
+@pytest.mark.parametrize(("length", "magic"), [(1_000, 1), (1_000, 0), (48, 2), (-1, 2)])
+def test_what_only_looks_like_a_batch_is_none(log: Log, length: int, magic: int) -> None:
+    """An index that leads into a record, which may hold anything: here nearly the head of a batch with every offset."""
+    fake = struct.pack(">qiiBiHi", 0, length, 0, magic, 0, 0, 1_000).ljust(61, b"\0")
+    for number in range(4):
+        data = build_batch([Record(number, 1_000, None, bytes(10_000) + fake + bytes(10_000))], base_offset=number, leader_epoch=0)
+        log.append(data, number, number, 0, 1_000, 1_000)
+    segment = log.active
+    segment.forget_tail(NEVER)
+    whole = segment.handle.open().read(segment.size, 0)
+    positions = segment.offsets.positions
+    for at, position in enumerate(positions):
+        positions[at] = whole.index(fake, position)
+        places = [segment.find(offset) for offset in range(4)]
+        assert [(place.position, place.base_offset) for place in places if place] == [
+            (number * segment.size // 4, number) for number in range(4)
+        ]
+        positions = segment.offsets.positions  # found to be wrong, it may have been made again
+        positions[at] = position
 
 
 @pytest.mark.parametrize("seed", range(6))
