@@ -129,6 +129,8 @@ class Workers:
             with enable_faulthandler():
                 self._work(theirs)
             code = 0
+        except BrokenPipeError:
+            pass  # Spark has all the rows that its query wanted
         except BaseException:
             traceback.print_exc()
         finally:
