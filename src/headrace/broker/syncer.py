@@ -119,7 +119,10 @@ class Syncer:
                 self._dirty.pop(partition, None)
                 self._on_failure(partition.log, failure)
                 continue
-            partition.durable()
+            try:
+                partition.durable()
+            except Exception:
+                logger.exception("%s is durable up to %d, and could not say so", partition, plan.end_offset)
         if self._dirty and not self._scheduled:
             self._start()
 

@@ -15,7 +15,7 @@ from headrace.protocol.primitives import Buffer, encode_uvarint
 OLDEST = 6
 """Before, commits had no leader epochs."""
 FLEXIBLE, BY_ID = 8, 10
-FRAME_BYTES_MAX = 8192
+FRAME_BYTES_MAX = 4096
 """Larger ones are rare, and every connection may have one."""
 ROW_BYTES = 18
 """Partition, offset, leader epoch, and metadata that says nothing."""

@@ -334,3 +334,22 @@ def test_what_is_decided_while_others_are_written_is_written_next() -> None:
     world.syncer.dirty_soon(part, write)
     world.run_all()
     assert (part.promised, other.promised) == (1, 1)
+
+
+def test_one_that_cannot_say_that_it_is_durable_keeps_nobody_else_waiting() -> None:
+    world = World()
+    parts = [world.part(number) for number in range(2 * subject.PARALLEL_SYNCS)]  # two in each thread's share
+
+    def fail() -> None:
+        raise MemoryError
+
+    for part in parts[::2]:
+        part.durable = fail  # type: ignore[method-assign]
+    for part in parts:
+        part.write()
+    world.run_all()
+    assert [part.promised for part in parts[1::2]] == [1] * subject.PARALLEL_SYNCS
+    for part in parts:
+        part.write()
+    world.run_all()
+    assert [part.promised for part in parts[1::2]] == [2] * subject.PARALLEL_SYNCS

@@ -24,7 +24,7 @@ R = m.OffsetCommitResponse
 
 Places = Sequence[tuple[int, int]]
 names = st.text("abcé", min_size=1, max_size=140)
-layouts = st.lists(st.tuples(names, st.lists(st.integers(0, 9999), min_size=1, max_size=130)), min_size=1, max_size=3)
+layouts = st.lists(st.tuples(names, st.lists(st.integers(0, 9999), min_size=1, max_size=50)), min_size=1, max_size=3)
 
 
 def request(version: int, layout: Any, places: Iterable[tuple[int, int]], **more: Any) -> m.OffsetCommitRequest:

@@ -10,7 +10,7 @@ from headrace.coordinator.shard_requests import commit_answer, refusal
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
-from headrace.protocol.commit_shape import CommitShape, shape_of
+from headrace.protocol.commit_shape import FRAME_BYTES_MAX, CommitShape, shape_of
 from headrace.protocol.headers import CLIENT_ID_AT
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def learn(broker: "Broker", request: Request, message: m.OffsetCommitRequest) ->
 
     One that commits partition after partition is not: to learn each of them costs as much as a commit.
     """
-    if not message.topics:
+    if not message.topics or request.end - request.frame > FRAME_BYTES_MAX:
         return
     connection, first = request.connection, message.topics[0]
     glance = request.end - request.frame, message.group_id, first.name, first.partitions[0].partition_index
