@@ -35,8 +35,6 @@ LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     # Workers that have imported what a read needs before they are forked.
     "spark.python.daemon.module": "headrace.spark.daemon",
-    # By a path rather than a port of this machine: sooner connected, and some systems pace what goes through ports.
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.bindAddress": "127.0.0.1",
 }
 

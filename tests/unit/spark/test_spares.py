@@ -6,6 +6,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -77,12 +78,14 @@ def until(holds) -> None:
 
 
 @pytest.fixture(params=[False, True], ids=["port", "path"])
-def running(request, tmp_path):
-    started = Daemon(tmp_path, by_path=request.param)
-    yield started
-    started.process.kill()
-    started.process.wait()
-    until(lambda: not started.workers())
+def running(request):
+    # Not pytest's folder: a socket's path has room for some hundred characters.
+    with tempfile.TemporaryDirectory(prefix="spares-", dir="/tmp") as folder:
+        started = Daemon(Path(folder), by_path=request.param)
+        yield started
+        started.process.kill()
+        started.process.wait()
+        until(lambda: not started.workers())
 
 
 def test_tasks_get_workers_that_were_there_before(running) -> None:
