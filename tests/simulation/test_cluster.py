@@ -13,7 +13,7 @@ from headrace.testing.simulator.world import World
 from tests.simulation.cluster import STRIKES, SimCluster, create
 from tests.simulation.harness import Result, clients, seeds_within, verdict
 
-TIME_BOX_S = 30.0
+TIME_BOX_S = 20.0
 
 
 def run(seed: int, kinds: Sequence[str] = STRIKES, strikes: tuple[int, int] = (1, 4)) -> Result:

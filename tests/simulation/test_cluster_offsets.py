@@ -11,7 +11,7 @@ from headrace.testing.simulator.world import World
 from tests.simulation.cluster import SimCluster, create
 from tests.simulation.harness import seeds_within
 
-TIME_BOX_S = 12.0
+TIME_BOX_S = 9.0
 AT = ("t", 0)
 
 
