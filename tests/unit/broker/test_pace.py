@@ -165,17 +165,23 @@ def test_an_answer_that_is_not_full_is_not_held() -> None:
     run(scenario)
 
 
+async def held(sim: Sim) -> Wire:
+    """A reader whose next request has come and is not answered yet."""
+    await filled(sim)
+    wire = await introduced(sim, "librdkafka")
+    await read(sim, wire, 0, 10)
+    await asyncio.sleep(1.0)
+    await read(sim, wire, 10, 2)
+    wire.send("Fetch", 12, fetch(T, 12, partition_bytes=FULL))
+    while not any(connection.waiting for connection in sim.broker.connections):
+        await asyncio.sleep(0)
+    return wire
+
+
 @pytest.mark.usefixtures("slow")
 def test_one_that_leaves_while_it_is_held_leaves_nothing_behind() -> None:
     async def scenario(sim: Sim) -> None:
-        await filled(sim)
-        wire = await introduced(sim, "librdkafka")
-        await read(sim, wire, 0, 10)
-        await asyncio.sleep(1.0)
-        await read(sim, wire, 10, 2)
-        wire.send("Fetch", 12, fetch(T, 12, partition_bytes=FULL))
-        while not any(connection.waiting for connection in sim.broker.connections):
-            await asyncio.sleep(0)
+        wire = await held(sim)
         wire.close()
         await asyncio.sleep(1)
         assert all(segment.handle.pins == 0 for segment in sim.partition(T).log.segments)
@@ -187,14 +193,7 @@ def test_one_that_leaves_while_it_is_held_leaves_nothing_behind() -> None:
 @pytest.mark.usefixtures("slow")
 def test_a_topic_that_goes_meanwhile_is_told() -> None:
     async def scenario(sim: Sim) -> None:
-        await filled(sim)
-        wire = await introduced(sim, "librdkafka")
-        await read(sim, wire, 0, 10)
-        await asyncio.sleep(1.0)
-        await read(sim, wire, 10, 2)
-        wire.send("Fetch", 12, fetch(T, 12, partition_bytes=FULL))
-        while not any(connection.waiting for connection in sim.broker.connections):
-            await asyncio.sleep(0)
+        wire = await held(sim)
         await sim.delete(T)
         answer = await wire.receive()
         assert answer.responses[0].partitions[0].error_code == 3
