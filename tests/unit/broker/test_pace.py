@@ -91,6 +91,7 @@ def test_only_one_client_is_known_to_pause(software: str, expected: bool) -> Non
 # ---- in a broker
 
 
+WAIT_MS = 500
 HELD_MS = 150
 """More than a network takes here; less than a batch is held at the rate below."""
 
@@ -120,7 +121,7 @@ async def read(sim: Sim, wire: Wire, first: int, count: int) -> list[int]:
     taken = []
     for offset in range(first, first + count):
         before = sim.now_ms()
-        answer: m.FetchResponse = await wire.ask("Fetch", 12, fetch(T, offset, partition_bytes=FULL))
+        answer: m.FetchResponse = await wire.ask("Fetch", 12, fetch(T, offset, partition_bytes=FULL, max_wait_ms=WAIT_MS))
         assert records_at(answer) == offset
         taken.append(sim.now_ms() - before)
     return taken
@@ -165,6 +166,25 @@ def test_an_answer_that_is_not_full_is_not_held() -> None:
     run(scenario)
 
 
+@pytest.mark.usefixtures("slow")
+def test_nobody_is_held_for_longer_than_it_is_ready_to_wait() -> None:
+    async def scenario(sim: Sim) -> None:
+        await filled(sim)
+        wire = await introduced(sim, "librdkafka")
+        for wait_ms in (0, 40):
+            first = 0
+            for pause_s in (0.0, 1.0):
+                await asyncio.sleep(pause_s)
+                for offset in range(first, first + 10):
+                    before = sim.now_ms()
+                    query = fetch(T, offset, partition_bytes=FULL, max_wait_ms=wait_ms)
+                    assert records_at(await wire.ask("Fetch", 12, query)) == offset
+                    assert sim.now_ms() - before < HELD_MS
+                first += 10
+
+    run(scenario)
+
+
 async def held(sim: Sim) -> Wire:
     """A reader whose next request has come and is not answered yet."""
     await filled(sim)
@@ -172,7 +192,7 @@ async def held(sim: Sim) -> Wire:
     await read(sim, wire, 0, 10)
     await asyncio.sleep(1.0)
     await read(sim, wire, 10, 2)
-    wire.send("Fetch", 12, fetch(T, 12, partition_bytes=FULL))
+    wire.send("Fetch", 12, fetch(T, 12, partition_bytes=FULL, max_wait_ms=WAIT_MS))
     while not any(connection.waiting for connection in sim.broker.connections):
         await asyncio.sleep(0)
     return wire

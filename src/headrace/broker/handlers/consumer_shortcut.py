@@ -106,7 +106,7 @@ class ConsumerShortcut:
             piece.release()
             return None
         if self._pace is not None and 2 * length > self._most_bytes:
-            self._hold_s = self._pace.hold_s(length, now)
+            self._hold_s = min(self._pace.hold_s(length, now), max(self._query.max_wait_ms, 0) / 1000)
             if self._hold_s:
                 piece.release()
                 return None

@@ -2,7 +2,7 @@
 
 librdkafka stops fetching for a second, by default, whenever it holds 100,000 records that its application has not taken yet,
 and does not look again before, though they are gone in a tenth of that. One that is seen to do so while there is more to
-read is given no more at a time, but less often: about as fast as applications are.
+read is given no more at a time, but less often: about as fast as applications are, and never later than it is ready to wait.
 """
 
 from asyncio import AbstractEventLoop, TimerHandle
