@@ -6,6 +6,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from . import together
 from .listeners import Listener, check_ports, parse_listeners, parse_protocol_map, without_brackets
 from .options import ConfigError, Option, Value
 from .table import broker_options, topic_options
@@ -47,6 +48,9 @@ GROUP_BOUNDED = (
 )
 """Of `group.<kind>.`, and of a group itself: what `group.<kind>.min.` and `group.<kind>.max.` bound."""
 CONSUMER_ASSIGNORS = ("uniform", "range")
+
+# Names that texts about Kafka use, and the option that is meant. The option's own name wins where both are set.
+ALIASES = {"log.segment.ms": "log.roll.ms"}
 
 # Options that belong to plugins and to one listener start with these; the rest of the name is free.
 OPEN_PREFIXES = ("config.providers.", "rsm.config.", "rlmm.config.")
@@ -94,6 +98,8 @@ class BrokerConfig:
                 self._values[name] = option.parse(text)
         if "node.id" not in raw:
             self._values["broker.id"] = self["node.id"]
+        for name in list(together.kafka_defaults(raw, self)):
+            self._values[name] = broker_options()[name].parse(broker_options()[name].default)
 
     @classmethod
     def load(
@@ -111,7 +117,10 @@ class BrokerConfig:
             (Source.COMMAND_LINE, overrides or {}),
         )
         for source, layer in layers:
-            for name, text in layer.items():
+            for given, text in layer.items():
+                name = ALIASES.get(given, given)
+                if name in layer and name != given:
+                    continue
                 _check_known(name)
                 raw[name] = text
                 sources[name] = source
@@ -302,6 +311,7 @@ class BrokerConfig:
                 )
         self._check_log()
         self._check_groups()
+        together.check(self)
         check_ports(self.listeners)
         self._check_advertised()
         # Without a word about roles the node is a cluster of its own and needs no quorum settings.
@@ -428,13 +438,13 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, str]:
     mine = {key: text for key, text in env.items() if key.startswith(ENVIRONMENT_PREFIX)}
     if not mine:
         return {}
-    names = {environment_name(name): name for name in broker_options()}
+    names = {environment_name(name): name for name in (*ALIASES, *broker_options())}
     found: dict[str, str] = {}
     for key, text in mine.items():
         name = names.get(key)
         if name is not None:
             found[name] = text
-        elif close := suggestion(key, {known: broker_options()[option] for known, option in names.items()}):
+        elif close := suggestion(key, names):
             # Other tools' variables share the prefix; only one that looks like a slip of the pen is refused.
             raise ConfigError(f"Unknown environment variable {key}{close}")
     return found

@@ -6,6 +6,7 @@ from headrace.config import BrokerConfig, ConfigError, parse_properties
 from headrace.config.broker import HEADRACE_DEFAULTS, Source, environment_name
 from headrace.config.listeners import Listener
 from headrace.config.table import broker_options
+from headrace.config.together import warnings
 
 # The settings of the server.properties that Apache Kafka ships for a combined node.
 KAFKA_SERVER_PROPERTIES = """
@@ -224,11 +225,67 @@ def test_other_synonyms() -> None:
         ),
         ({"group_share_delivery_count_limit": "2", "group_share_min_delivery_count_limit": "3"}, "below group.share.min.delivery.count.limit, 3"),
         ({"group_consumer_assignors": "uniform,org.x.Mine"}, "'org.x.Mine' is none of uniform, range"),
+        ({"offsets_topic_segment_bytes": "1000"}, "offsets.topic.segment.bytes: __consumer_offsets could not be created with segment.bytes: '1000'"),
+        ({"transaction_state_log_segment_bytes": "1048575"}, "set transaction.state.log.segment.bytes to at least that"),
+        ({"share_coordinator_state_topic_segment_bytes": "1"}, "__share_group_state could not be created"),
+        ({"offsets_topic_compression_codec": "5"}, "offsets.topic.compression.codec: 5 is no codec"),
+        ({"share_coordinator_state_topic_compression_codec": "-1"}, "-1 is no codec"),
+        ({"broker_heartbeat_interval_ms": "9000"}, "9000 is not below broker.session.timeout.ms, 9000"),
+        ({"broker_session_timeout_ms": "500"}, "set broker.session.timeout.ms to several times broker.heartbeat.interval.ms"),
+        ({"group_min_session_timeout_ms": "1800001"}, "above group.max.session.timeout.ms, 1800000"),
+        ({"group_coordinator_rebalance_protocols": "consumer"}, "classic is missing"),
+        ({"queued_max_request_bytes": "1000"}, "1000 is below socket.request.max.bytes, 104857600"),
+        ({"max_connections_per_ip": "0"}, "name who may in max.connections.per.ip.overrides"),
+        ({"connections_max_idle_ms": "100"}, "not above connection.failed.authentication.delay.ms, 100"),
         ({"durability": "hope"}, "durability: 'hope' is not allowed; allowed: fsync, replicated"),
     ],
 )
 def test_combinations_that_cannot_work(settings: dict[str, str], message: str) -> None:
     assert message in refused(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"broker_heartbeat_interval_ms": "4000"},
+        {"replica_fetch_wait_max_ms": "20000"},
+        {"min_insync_replicas": "2", "default_replication_factor": "1"},
+        {"transaction_state_log_replication_factor": "1"},
+        {"offsets_topic_replication_factor": "1", "offsets_topic_segment_bytes": "1048576"},
+        {"log_segment_bytes": "1048576"},
+        {"message_max_bytes": "2000000", "log_segment_bytes": "1048576", "socket_request_max_bytes": "1000"},
+        {"replica_fetch_max_bytes": "1", "log_retention_bytes": "1", "connections_max_idle_ms": "-1"},
+        {"max_connections_per_ip": "0", "max_connections_per_ip_overrides": "127.0.0.1:5"},
+        {"queued_max_request_bytes": "-1", "metadata_log_max_snapshot_interval_ms": "0"},
+    ],
+)
+def test_what_kafka_starts_with_starts_here(settings: dict[str, str]) -> None:
+    """With each of these Apache Kafka 4.3.1 starts; a default of ours that is shorter than Kafka's must not come between."""
+    load(**settings)
+
+
+def test_half_of_a_pair_counts_on_kafkas_default_of_the_other() -> None:
+    assert load(broker_heartbeat_interval_ms="4000")["broker.session.timeout.ms"] == 9000
+    assert load(broker_heartbeat_interval_ms="1000")["broker.session.timeout.ms"] == 3000
+    assert load(replica_fetch_wait_max_ms="20000")["replica.lag.time.max.ms"] == 30000
+
+
+def test_what_works_only_in_part_is_said() -> None:
+    assert warnings(load(log_segment_bytes="1048576")) == []
+    (line,) = warnings(load(message_max_bytes="2000000", log_segment_bytes="1048576"))
+    assert "message.max.bytes, 2000000, is above log.segment.bytes, 1048576" in line
+    assert "RECORD_LIST_TOO_LARGE" in line
+    (line,) = warnings(load(socket_request_max_bytes="1000000"))
+    assert "is above socket.request.max.bytes, 1000000" in line
+    (line,) = warnings(load(replica_fetch_min_bytes="20", replica_fetch_response_max_bytes="10"))
+    assert "replica.fetch.min.bytes, 20, is above replica.fetch.response.max.bytes, 10" in line
+
+
+def test_the_documents_name_of_an_option_is_taken_for_it() -> None:
+    assert load(log_segment_ms="5000").log_defaults.segment_ms == 5000
+    assert BrokerConfig.load({}, {"HEADRACE_LOG_SEGMENT_MS": "6000"})["log.roll.ms"] == 6000
+    assert load(log_segment_ms="5000", log_roll_ms="7000")["log.roll.ms"] == 7000
+    assert BrokerConfig.load({"log.roll.ms": "1"}, {}, {"log.segment.ms": "2"})["log.roll.ms"] == 2
 
 
 def test_one_port_may_serve_both_ip_versions() -> None:
