@@ -117,11 +117,12 @@ class IsrChanges:
     def consider_all(self, partition: Partition) -> None:
         """A change is done, so another may be made: those who came in sync meanwhile do not say so again.
 
-        Only of followers whose Fetch waits here: what a dead one once said would have it taken in again.
+        Only of followers whose Fetch is here or near: what a dead one once said would have it taken in again.
         """
         if partition.leader is not None:
+            now_ms = self._broker.runtime.clock.monotonic_ms()
             for watcher in list(partition.watchers):
-                if (replica := watcher.live_replica) in partition.leader.followers:
+                if (replica := watcher.live_replica(now_ms)) in partition.leader.followers:
                     self.consider(partition, replica)
 
     def consider(self, partition: Partition, replica: int) -> None:

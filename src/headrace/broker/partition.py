@@ -59,8 +59,7 @@ class FetchWaiter(Protocol):
 class Watcher(Protocol):
     """A follower's session, at one partition: it wants all there is, not only what is committed."""
 
-    @property
-    def live_replica(self) -> int:
+    def live_replica(self, now_ms: int) -> int:
         """The follower, if its next Fetch is here or cannot be far; -1 if nothing was heard for a while."""
         ...
 

@@ -96,6 +96,35 @@ def test_a_fenced_follower_does_not_get_in() -> None:
     run(scenario, 2)
 
 
+def test_an_idle_partition_gets_its_follower_back_though_others_keep_the_follower_busy() -> None:
+    """1. A follower comes back and says how far it has an idle partition; it is still fenced.
+    2. It is unfenced. Its Fetches are answered as they come, since other partitions always have something for it, so
+       that none waits here at the moment when the leader looks.
+    3. It never names the idle partition again: nothing there changes."""
+
+    async def scenario(brokers: Brokers) -> None:
+        dictator = brokers.dictator
+        slow = Conditions(delay_s=(0.05, 0.05), spike_chance=0.0)
+        brokers.world.network.set_conditions(slow, "b1", "b2")
+        brokers.world.network.set_conditions(slow, "b2", "b1")
+        dictator.fence(2)
+        dictator.create([1, 2], partitions=2, isr=[1], min_insync_replicas="1")
+
+        async def busy() -> None:
+            while True:
+                assert await brokers.produce(1, 1, acks=1, index=0) == "NONE"
+
+        writing = asyncio.create_task(busy())
+        await asyncio.sleep(3)
+        assert dictator.assigned(1).isr == (1,)
+        dictator.decide(m.UnfenceBrokerRecord(id=2, epoch=dictator.image.brokers[2].epoch))
+        await brokers.until(lambda: dictator.assigned(0).isr == (1, 2), "the busy one")
+        await brokers.until(lambda: dictator.assigned(1).isr == (1, 2), "the idle one", 5)
+        writing.cancel()
+
+    run(scenario, 2)
+
+
 # ---- moving replicas
 
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from headrace.broker.connection import FETCH, Answer, Request
+from headrace.broker.connection import FETCH, Answer, Connection, Request
 from headrace.broker.handlers.follower_shortcut import FollowerShortcut
 from headrace.broker.handlers.leader_hints import LEADER_MOVED
 from headrace.broker.outbox import Chunk, release
@@ -31,6 +31,8 @@ logger = logging.getLogger("headrace.followers")
 Topic = str | bytes
 HINTS_SINCE = 16
 WAIT_MS_MAX = 60_000
+LIVE_MS = 1_000
+"""A follower that was answered so long ago, on a connection that still stands, is about to ask again."""
 
 
 class Row:
@@ -88,9 +90,8 @@ class Row:
         if session.prompt and session.waiter is not None:
             session.waiter.wake()
 
-    @property
-    def live_replica(self) -> int:
-        return self.session.replica_id if self.session.waiter is not None else -1
+    def live_replica(self, now_ms: int) -> int:
+        return self.session.replica_id if self.session.is_live(now_ms) else -1
 
     def watch(self, partition: Partition | None) -> None:
         if self.partition is not None:
@@ -104,7 +105,7 @@ class FollowerSession:
     """All that one fetcher of one follower copies from this node."""
 
     __slots__ = (
-        "dirty", "epoch", "fetched_ms", "id", "last_named", "overtaken", "prompt", "replica_epoch", "replica_id", "rows",
+        "connection", "dirty", "epoch", "fetched_ms", "id", "last_named", "overtaken", "prompt", "replica_epoch", "replica_id", "rows",
         "waiter",
     )  # fmt: skip
 
@@ -117,6 +118,8 @@ class FollowerSession:
         """Whether a new high watermark is told at once: where consumers read from followers. Otherwise it goes along
         with the next records, or when the follower's patience ends, which saves a round trip for every commit."""
         self.fetched_ms = 0
+        self.connection: Connection | None = None
+        """On which its last request came."""
         self.rows: dict[tuple[Topic, int], Row] = {}
         self.dirty: dict[Row, None] = {}
         """Those with something to tell, in the order in which they are served."""
@@ -124,6 +127,13 @@ class FollowerSession:
         self.last_named: Row | None = None
         self.overtaken = False
         """More was appended while no request waited for it."""
+
+    def is_live(self, now_ms: int) -> bool:
+        """Its request waits here, or was answered a moment ago: a busy one hardly ever waits."""
+        if self.waiter is not None:
+            return True
+        connection = self.connection
+        return connection is not None and not connection.closed and now_ms - self.fetched_ms <= LIVE_MS
 
     def advance(self) -> None:
         """A request has come: the next one has the next number."""
@@ -157,6 +167,7 @@ class FollowerSession:
             row.watch(None)
         self.rows.clear()
         self.dirty.clear()
+        self.connection = None
 
 
 class Gathered:
@@ -210,6 +221,7 @@ class FollowerFetches:
     def serve(self, request: Request, query: FetchQuery, session: FollowerSession) -> Answer | None:
         """Answer a request whose partitions are named, or have it wait. `query` says within which limits."""
         session.fetched_ms = now_ms = self._monotonic_ms()
+        session.connection = request.connection
         session.overtaken = False
         gathered = self.gather(session, query, now_ms, self._is_stale(query))
         wait_ms = query.max_wait_ms
