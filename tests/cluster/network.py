@@ -31,7 +31,9 @@ class Network:
     def __init__(self, count: int) -> None:
         self.nodes = range(1, count + 1)
         self.hosts = [f"{NET}.{10 + node}" for node in self.nodes]
-        self.prefixes = [["ip", "netns", "exec", self._space(node)] for node in self.nodes]
+        # Not `ip netns exec`: that gives each node its own copy of all mounts, and a disk that one of them still has
+        # mounted cannot be unplugged.
+        self.prefixes = [["nsenter", f"--net=/run/netns/{self._space(node)}", "--"] for node in self.nodes]
         self._cuts: set[tuple[int, int]] = set()
 
     def _space(self, node: int) -> str:
@@ -61,9 +63,12 @@ class Network:
         subprocess.run(["ip", "link", "del", "hr-bridge"], capture_output=True, check=False)
 
     def cut(self, sender: int, receiver: int) -> None:
-        """Nothing that `sender` sends reaches `receiver`; the other way it does."""
-        run("ip", "-n", self._space(sender), "route", "add", "blackhole", f"{self.hosts[receiver - 1]}/32")
+        """Nothing that `sender` sends reaches `receiver`; the other way it does. Receiver 0 is this process."""
+        run("ip", "-n", self._space(sender), "route", "add", "blackhole", self._address(receiver))
         self._cuts.add((sender, receiver))
+
+    def _address(self, node: int) -> str:
+        return f"{self.hosts[node - 1]}/32" if node else f"{NET}.1/32"
 
     def part(self, one: int, other: int) -> None:
         self.cut(one, other)
@@ -76,7 +81,7 @@ class Network:
 
     def heal(self) -> None:
         for sender, receiver in self._cuts:
-            run("ip", "-n", self._space(sender), "route", "del", "blackhole", f"{self.hosts[receiver - 1]}/32")
+            run("ip", "-n", self._space(sender), "route", "del", "blackhole", self._address(receiver))
         self._cuts.clear()
 
 

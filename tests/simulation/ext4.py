@@ -16,17 +16,18 @@ class Unavailable(Exception):
 
 
 class Ext4:
-    """An ext4 image, mounted at `mount`."""
+    """An ext4 image in `folder`, mounted at `folder / name`."""
 
-    def __init__(self, folder: Path, megabytes: int = 256) -> None:
-        self.image = folder / "disk.img"
-        self.mount = folder / "disk"
+    def __init__(self, folder: Path, megabytes: int = 256, name: str = "disk") -> None:
+        self.image = folder / f"{name}.img"
+        self.mount = folder / name
         if os.geteuid() != 0:
             raise Unavailable("mounting a loop device needs root")
         self.mount.mkdir()
         with self.image.open("wb") as file:
             file.truncate(megabytes << 20)
-        _run("mkfs.ext4", "-q", "-F", str(self.image))
+        # No blocks are kept back for root: a full disk is full for the broker, whoever runs it.
+        _run("mkfs.ext4", "-q", "-F", "-m", "0", str(self.image))
         self.mounted = False
         self.plug_in()
 
