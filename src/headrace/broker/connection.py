@@ -10,11 +10,14 @@ import logging
 from asyncio import Transport
 from collections import deque
 from collections.abc import Callable
+from mmap import mmap
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol, cast
 
+from headrace.broker.frame_memory import reserve
 from headrace.broker.idle_poll import SMALL_BYTES
 from headrace.broker.outbox import Chunk, Outbox, SocketOutbox, TransportOutbox, release
+from headrace.broker.turns import CLEAR_S, SHARE_S
 from headrace.errors import KafkaError
 from headrace.protocol.headers import CLIENT_ID_AT, SAID_AT
 from headrace.protocol.primitives import ProtocolError
@@ -32,7 +35,11 @@ BUFFER_BYTES = 16 * 1024
 BUFFER_BYTES_BUSY = 512 * 1024
 """How far a connection's buffer grows just to receive more at a time."""
 BUFFER_BYTES_KEPT = 4 << 20
-"""A buffer may stay this large while its connection is busy; anything larger goes once its frame is handled."""
+"""A buffer may stay this large while its connection is busy. A larger frame gets memory of its own, until it is handled."""
+MAPPED_STEP_BYTES = 1 << 20
+"""Such a frame takes so much of the common budget at a time."""
+LARGE_READ_BYTES = 64 * 1024
+"""Reads from here on count as work: the kernel copies while the loop waits."""
 ANSWERS_BYTES_MAX = 256 * 1024
 """Answers of one turn leave together, up to this much: small requests may have large answers."""
 TURN_FRAMES = 256
@@ -46,6 +53,8 @@ Answer = bytes | list[Chunk]
 
 _nothing = bytearray()
 _nothing_view = memoryview(_nothing)
+_no_shortcuts: dict[int, "Shortcut"] = {}
+"""For frames in memory of their own, which cannot be compared in place; nor would they gain by it."""
 
 
 class Abandonable(Protocol):
@@ -131,17 +140,20 @@ class Connection(asyncio.BufferedProtocol):
         self._clock = listener.broker.runtime.perf_counter
         self._budget = listener.broker.budget
         self._idle_poll = listener.broker.idle_poll
+        self._turns = listener.broker.turns
         self._frame_bytes_max = listener.broker.settings.request_bytes_max
         self._parked_max = listener.broker.settings.parked_requests_max
         self.buf = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buf)
-        self._charged = 0  # bytes of the budget held for a grown buffer
+        self._room = BUFFER_BYTES  # bytes of the buffer that may be used: all of it, but in a frame's own memory
+        self._charged = 0  # bytes of the budget held for that
         self._start = 0  # first byte not handled yet
         self._filled = 0  # end of what was received
+        self._read_began = 0.0
         self._slots: deque[Request] = deque()
         self._paused = False  # reading is off
         self._processing = False
-        self._yielded = False  # whole frames are left for the next turn
+        self._yielded = False  # waits for its next turn
         self._admitted = False
         self.closed = False
         self.closing = False  # no more requests are taken; what is in flight is answered
@@ -193,10 +205,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._admitted:
             self.broker.connections.pop(self, None)
             self.broker.connection_limits.release(self.peer_host)
-        self._budget.give(self, self._charged)
-        self._charged = 0
-        self.view = _nothing_view
-        self.buf = _nothing
+        old, charged = self.buf, self._charged
+        self.buf, self.view = _nothing, _nothing_view
+        self._start = self._filled = self._room = self._charged = 0
+        self._give_back(old, charged)
         if self.when_lost is not None:
             self.when_lost()
 
@@ -215,22 +227,35 @@ class Connection(asyncio.BufferedProtocol):
     # ---- receiving
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.view[self._filled :]
+        filled, room = self._filled, self._room
+        if room - filled > LARGE_READ_BYTES:
+            if self._turns.over:
+                room = filled + BUFFER_BYTES
+            else:
+                self._read_began = self._clock()
+        return self.view[filled:room]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
+        if nbytes > LARGE_READ_BYTES:
+            self._turns.spent(self._clock() - self._read_began)
         self._process()
 
     def receive_now(self) -> None:
         """Take what the peer has sent already, a little before the loop would bring it."""
         if not (self.closed or self.closing or self._paused or self._processing):
-            count = self.outbox.receive(self.view[self._filled :])
+            count = self.outbox.receive(self.get_buffer(-1))
             if count:
                 self.buffer_updated(count)
 
     def _process(self) -> None:
         """Handle every whole frame that may be handled now, send the answers, make room for more."""
         if self._processing or self.closed:
+            return
+        turns = self._turns
+        if turns.over and not self.closing:
+            self._yield()
+            self._set_paused(True)
             return
         self._processing = True
         failure: Exception | None = None
@@ -239,9 +264,11 @@ class Connection(asyncio.BufferedProtocol):
         out_bytes = produced = fetched = 0
         turn = TURN_FRAMES
         frame_bytes_max = self._frame_bytes_max
-        shortcuts = self.shortcuts
+        shortcuts = self.shortcuts if buf.__class__ is bytearray else _no_shortcuts
         small = filled - pos <= SMALL_BYTES
-        started = self.last_active = self._clock()
+        clock = self._clock
+        started = self.last_active = clock()
+        deadline = started + SHARE_S
         try:
             while not self.closing:
                 if filled - pos < CLIENT_ID_AT:
@@ -260,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 if self.outbox.blocked:
                     break
-                if not turn:
+                if not turn or (turn != TURN_FRAMES and clock() > deadline):
                     self._yield()
                     break
                 turn -= 1
@@ -319,8 +346,10 @@ class Connection(asyncio.BufferedProtocol):
         self._start = pos
         if out:
             self.outbox.send(out if len(out) == 1 else _joined(out))
+        seconds = clock() - started
+        turns.spent(seconds)
         if produced or fetched:
-            self.listener.router.turn_done(produced, fetched, started)
+            self.listener.router.turn_done(produced, fetched, seconds)
         if self._idle_poll is not None:
             self._idle_poll.served(started, small and self.broker.syncer.idle, self)
         self._processing = False
@@ -347,12 +376,12 @@ class Connection(asyncio.BufferedProtocol):
         """Let other connections have their turn, then go on."""
         if not self._yielded:
             self._yielded = True
-            self.broker.runtime.loop.call_soon(self._next_turn)
+            self._turns.wait(self)
 
-    def _next_turn(self) -> None:
+    def next_turn(self) -> None:
         self._yielded = False
         if not self.closed:
-            self._go_on()
+            self._process()
 
     def _make_room(self, progress: bool) -> None:
         """Leave room to read into, or stop reading until there is some."""
@@ -375,28 +404,45 @@ class Connection(asyncio.BufferedProtocol):
                     self._replace_buffer(size)
         elif self._slots or self._yielded or self.outbox.blocked:
             # The rest waits for answers to leave; what the kernel still holds waits in the kernel.
-            if self._filled == size:
+            if self._filled == self._room:
                 self._compact()
-                if self._filled == size:
+                if self._filled == self._room:
                     self._set_paused(True)
                     return
         elif self._filled - self._start < 4:
             self._compact()
         else:
             (length,) = _int32(self.buf, self._start)
-            if self._start + 4 + length > size:
+            if self._start + 4 + length > self._room:
                 self._compact()
-                # Grown by what has arrived, not by what was announced.
-                room = min(max(4 * size, BUFFER_BYTES_BUSY), 4 + length)
-                if self._filled == size and not self._replace_buffer(max(room, min(4 * size, BUFFER_BYTES_BUSY))):
+                if self._filled == self._room and not self._grow(4 + length):
                     self._set_paused(True)
                     return
         self._set_paused(False)
 
+    def _grow(self, wanted: int) -> bool:
+        """Room for more of a frame of `wanted` bytes: by what has arrived, not by what was announced."""
+        room = self._room
+        if room < BUFFER_BYTES_BUSY or wanted <= BUFFER_BYTES_KEPT:
+            return self._replace_buffer(max(min(max(4 * room, BUFFER_BYTES_BUSY), wanted), min(4 * room, BUFFER_BYTES_BUSY)))
+        step = min(MAPPED_STEP_BYTES, wanted - room)
+        if not self._budget.take(self, step, self._room_again):
+            return False
+        self._charged += step
+        self._room += step
+        if len(self.buf) < wanted:
+            try:
+                # It reads and is written like a bytearray.
+                self._move_to(cast(bytearray, reserve(wanted)))
+            except OSError as error:
+                log.warning("no memory for a request of %d bytes from %s: %s", wanted, self.peer_host, error)
+                self.transport.abort()
+        return True
+
     def _give_way(self) -> None:
         """Others wait for memory and this one has just handled a frame: it keeps what holds the rest, no more."""
         size = max(BUFFER_BYTES, self._filled - self._start)
-        if size < len(self.buf):
+        if size < self._room:
             self._replace_buffer(size)
         else:
             self._budget.leave(self)
@@ -409,20 +455,32 @@ class Connection(asyncio.BufferedProtocol):
 
     def _replace_buffer(self, size: int) -> bool:
         """Change to a new buffer. Never resized in place: views of the old one may still be alive."""
-        change = size - len(self.buf)
-        if change > 0:
-            if not self._budget.take(self, change, self._room_again):
-                return False
-        else:
-            self._budget.give(self, -change)
+        change = size - self._room
+        if change > 0 and not self._budget.take(self, change, self._room_again):
+            return False
+        old = self.buf
+        self._move_to(bytearray(size))
+        self._turns.spent(size * CLEAR_S)
         self._charged += change
-        new = bytearray(size)
-        rest = self._filled - self._start
-        new[:rest] = self.view[self._start : self._filled]
-        self.buf = new
-        self.view = memoryview(new)
-        self._start, self._filled = 0, rest
+        self._room = size
+        if change <= 0:
+            self._give_back(old, -change)
         return True
+
+    def _move_to(self, new: bytearray) -> None:
+        rest = self._filled - self._start
+        view = memoryview(new)
+        view[:rest] = self.view[self._start : self._filled]
+        self.buf, self.view = new, view
+        self._start, self._filled = 0, rest
+
+    def _give_back(self, old: bytearray, charged: int) -> None:
+        """A buffer is no longer needed, nor is the place in line."""
+        if isinstance(old, mmap):
+            self._budget.leave(self)
+            self.broker.frame_memory.retire(old, charged)
+        else:
+            self._budget.give(self, charged)
 
     def _room_again(self) -> None:
         # While frames are being handled their bytes must stay where they are; the end of that makes room itself.
@@ -485,6 +543,12 @@ class Connection(asyncio.BufferedProtocol):
     def waiting(self) -> int:
         """Requests of this connection that wait for something."""
         return len(self._slots)
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes of a frame whose end is awaited; 0 where it needs no more memory than every connection has."""
+        waits = self._slots or self._yielded or self._paused or self.outbox.blocked
+        return 0 if waits or not self._charged else self._filled - self._start
 
     def _fail(self, error: Exception) -> None:
         """Bytes that are not Kafka's protocol: there is no way to answer, and no telling where the next frame starts."""

@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from headrace.broker.cleaner import Cleaner
+from headrace.broker.stalled_frames import StalledFrames
 from headrace.storage.files import NO_SPACE
 
 if TYPE_CHECKING:
+    from headrace.broker.connection import Connection
     from headrace.broker.server import Broker
 
 logger = logging.getLogger("headrace.maintenance")
@@ -34,6 +36,7 @@ class Maintenance:
         self._timers: dict[str, TimerHandle] = {}
         self._stopped = False
         self.cleaner = Cleaner(broker)
+        self._stalled: StalledFrames[Connection] = StalledFrames()
         self._lag_expected = 0.0
         self._planning_s = 0.0
 
@@ -46,7 +49,7 @@ class Maintenance:
         self._every("compaction", lambda: broker.config["log.cleaner.backoff.ms"], self.cleaner.run)
         self._every("flush", lambda: FLUSH_CHECK_MS, self._flush)
         self._every("metadata", lambda: METADATA_CHECK_MS, self._broker.node.quorum.maintain)
-        self._every("idle", lambda: IDLE_CHECK_MS, self._idle)
+        self._every("idle", self._idle_check_ms, self._idle)
         self._every("producers", lambda: config["producer.id.expiration.check.interval.ms"], self._producers)
         self._every("offsets", lambda: config["offsets.retention.check.interval.ms"], self._broker.groups.expire)
         if config["metrics.port"] is not None and config["metrics.port"] >= 0:  # nobody else asks
@@ -159,6 +162,20 @@ class Maintenance:
                 connection.transport.abort()
             elif idle_ms > SHRINK_AFTER_MS:
                 connection.shrink()
+        limit_ms = self._broker.config["request.receive.timeout.ms"]
+        if limit_ms >= 0:
+            pressed = self._broker.budget.pressed
+            for connection in self._stalled.found(self._broker.connections, now, limit_ms / 1000, pressed):
+                logger.warning(
+                    "closing connection from %s: %d bytes of a request, and no more for %d ms",
+                    connection.peer_host, connection.unfinished, limit_ms,
+                )  # fmt: skip
+                self._broker.metrics.connections_stalled_closed += 1
+                connection.transport.abort()
+
+    def _idle_check_ms(self) -> int:
+        limit_ms: int = self._broker.config["request.receive.timeout.ms"]
+        return min(IDLE_CHECK_MS, max(100, limit_ms // 3)) if limit_ms >= 0 else IDLE_CHECK_MS
 
     # ---- the loop's own health
 

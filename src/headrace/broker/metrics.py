@@ -60,6 +60,7 @@ class Metrics:
         self.requests_failed = 0
         self.connections_refused = 0
         self.connections_idle_closed = 0
+        self.connections_stalled_closed = 0
         self.produce_errors = 0
         self.loop_lag = Latency()
         self.gc_pauses = Latency()
@@ -127,6 +128,7 @@ class Collector:
             ("headrace_requests_failed", "Requests that failed inside the broker", metrics.requests_failed),
             ("headrace_connections_refused", "Connections over a limit", metrics.connections_refused),
             ("headrace_connections_idle_closed", "Connections closed for silence", metrics.connections_idle_closed),
+            ("headrace_connections_stalled_closed", "Connections closed over a half-sent request", metrics.connections_stalled_closed),
             ("headrace_produce_errors", "Partitions of Produce requests that were refused", metrics.produce_errors),
             ("headrace_compactions", "Compactions that finished", metrics.compactions),
             ("headrace_fetch_session_evictions", "Fetch sessions evicted", broker.sessions.evictions),

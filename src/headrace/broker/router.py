@@ -108,9 +108,8 @@ class Router:
         self._broker.metrics.requests_failed += 1
         request.connection.transport.abort()
 
-    def turn_done(self, produced: int, fetched: int, started: float) -> None:
-        """Count the Produce and Fetch requests that were answered in one turn of a connection."""
-        seconds = self._clock() - started
+    def turn_done(self, produced: int, fetched: int, seconds: float) -> None:
+        """Count the Produce and Fetch requests that were answered in one turn of a connection, which took `seconds`."""
         if produced:
             self._latency[ApiKey.PRODUCE].observe_many(produced, seconds)
         if fetched:

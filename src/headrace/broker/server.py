@@ -21,6 +21,7 @@ from headrace.broker.controller import ActiveController
 from headrace.broker.controller_channel import ControllerChannel
 from headrace.broker.coordinator_runtime import GroupCoordinator
 from headrace.broker.departures import Departures
+from headrace.broker.frame_memory import FrameMemory
 from headrace.broker.handlers.fetch import FetchHandler
 from headrace.broker.handlers.metadata import TopicEntries
 from headrace.broker.handlers.produce import ProduceHandler
@@ -37,6 +38,7 @@ from headrace.broker.replicas import Replicas
 from headrace.broker.router import HotHandler, Router
 from headrace.broker.runtime import Runtime, SocketOptions, SystemRuntime
 from headrace.broker.syncer import Syncer
+from headrace.broker.turns import Turns
 from headrace.broker.waiters import TimerWheel
 from headrace.config import BrokerConfig, together
 from headrace.config.listeners import Listener as Endpoint
@@ -135,6 +137,8 @@ class Broker:
         self.settings = Settings.of(config)
         self.metrics = Metrics()
         self.budget = MemoryBudget(_memory_budget(config))
+        self.turns = Turns(runtime.loop)
+        self.frame_memory = FrameMemory(runtime.loop, self.budget)
         self.descriptors = Descriptors.take()
         self.connection_limits = ConnectionLimits(
             min(config["max.connections"], self.descriptors.connections), config["max.connections.per.ip"], config.max_connections_per_ip_overrides

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace.broker.connection import Answer, Connection, Request
+from headrace.broker.frame_memory import FrameMemory
 from headrace.broker.limits import ConnectionLimits, MemoryBudget
 from headrace.broker.metrics import Metrics
+from headrace.broker.turns import Turns
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 
@@ -133,7 +135,7 @@ class Route:
             self.parked[request.correlation_id] = request
         return answer
 
-    def turn_done(self, produced: int, fetched: int, started: float) -> None:
+    def turn_done(self, produced: int, fetched: int, seconds: float) -> None:
         self.answered_in_turns += produced + fetched
 
     def park_all(self) -> None:
@@ -152,7 +154,7 @@ class Peer:
 
     def __init__(
         self, *, budget: MemoryBudget | None = None, frame_bytes_max: int = 100 << 20, limits: ConnectionLimits | None = None,
-        loop: FakeLoop | None = None,
+        loop: FakeLoop | None = None, turns: Turns | None = None,
     ) -> None:  # fmt: skip
         self.router = Route()
         self.loop = loop if loop is not None else FakeLoop()
@@ -161,6 +163,8 @@ class Peer:
         self.broker = SimpleNamespace(
             runtime=SimpleNamespace(perf_counter=lambda: self.now, loop=self.loop, can_sendfile=False),
             budget=self.budget,
+            turns=turns if turns is not None else Turns(self.loop),  # type: ignore[arg-type]
+            frame_memory=FrameMemory(self.loop, self.budget),  # type: ignore[arg-type]
             idle_poll=None,
             settings=SimpleNamespace(request_bytes_max=frame_bytes_max, parked_requests_max=PARKED_MAX),
             connection_limits=limits if limits is not None else ConnectionLimits(10**9, 10**9, {}),

@@ -11,9 +11,12 @@ from headrace.broker.connection import (
     BUFFER_BYTES,
     BUFFER_BYTES_BUSY,
     BUFFER_BYTES_KEPT,
+    MAPPED_STEP_BYTES,
     TURN_FRAMES,
 )
+from headrace.broker.frame_memory import FREED_BYTES
 from headrace.broker.limits import ConnectionLimits, MemoryBudget
+from headrace.broker.turns import SHARE_S, Turns
 from headrace.errors import Err, KafkaError
 from headrace.protocol.primitives import ProtocolError
 from tests.unit.broker.fakes import FETCH, METADATA, PARKED_MAX, PRODUCE, FakeLoop, Peer, answer_to, frame
@@ -236,10 +239,136 @@ def test_the_buffer_grows_with_what_arrived_not_with_what_was_announced() -> Non
     while sent < len(data):
         peer.send(data[sent : sent + 10_000])
         sent += 10_000
-        # A quarter of it is filled at least, but for the first steps.
-        assert len(peer.connection.buf) <= max(BUFFER_BYTES_BUSY, 4 * sent, BUFFER_BYTES)
+        assert peer.budget.used_bytes <= max(BUFFER_BYTES_BUSY, sent + MAPPED_STEP_BYTES)
     assert peer.answers == [1]
     assert len(peer.router.bodies[0]) == len(body)
+    for _ in range(10):
+        peer.loop.turn()
+    assert peer.budget.used_bytes == BUFFER_BYTES_BUSY - BUFFER_BYTES
+
+
+def test_bytes_of_a_large_frame_are_never_moved_once_it_has_memory_of_its_own() -> None:
+    peer = Peer()
+    data = frame(1, body=Random(4).randbytes(6 << 20))
+    peer.send(data[: 1 << 20], chunk=300_000)
+    memory = peer.connection.buf
+    assert len(memory) == len(data)
+    peer.send(data[1 << 20 : -1], chunk=300_000)
+    assert peer.connection.buf is memory
+    peer.send(data[-1:] + frame(2))
+    assert peer.answers == [1, 2]
+    assert peer.router.bodies[0] == data[14:]
+    assert peer.connection.buf is not memory
+
+
+def test_the_memory_of_large_frames_goes_back_in_portions() -> None:
+    """Thirty connections closed at once must not unmap three gigabytes in one turn."""
+    budget, loop = MemoryBudget(1 << 30), FakeLoop()
+    peers = [Peer(budget=budget, loop=loop) for _ in range(3)]
+    for peer in peers:
+        peer.broker.frame_memory = peers[0].broker.frame_memory
+        peer.send(frame(1, body=bytes(30 << 20))[:-1])
+    assert budget.used_bytes > 89 << 20
+    for peer in peers:
+        peer.lose()
+    for _ in range(100):
+        before = budget.used_bytes
+        loop.turn()
+        assert before - budget.used_bytes <= FREED_BYTES
+        if not budget.used_bytes:
+            break
+    assert budget.used_bytes == 0 and not loop.ready
+
+
+def test_a_view_that_somebody_kept_outlives_the_frame() -> None:
+    peer = Peer()
+    kept: list[memoryview] = []
+
+    def keep(request: Any) -> bytes:
+        kept.append(request.view[request.pos : request.end])
+        return answer_to(request.correlation_id)
+
+    peer.router.decide = keep
+    body = Random(5).randbytes(20 << 20)
+    peer.send(frame(1, body=body))
+    for _ in range(10):
+        peer.loop.turn()
+    assert kept[0] == body
+    assert peer.budget.used_bytes == BUFFER_BYTES_BUSY - BUFFER_BYTES
+
+
+def test_a_frame_that_the_system_has_no_memory_for_closes_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(size: int) -> Any:
+        raise OSError("Cannot allocate memory")
+
+    monkeypatch.setattr(subject, "reserve", refuse)
+    peer = Peer()
+    peer.send(frame(1, body=bytes(10 << 20)))
+    assert peer.transport.aborted
+    peer.lose()
+    assert peer.budget.used_bytes == 0
+
+
+# ---- turns of the loop
+
+
+def test_a_slow_request_gives_others_their_turn() -> None:
+    peer = Peer()
+
+    def slow(request: Any) -> bytes:
+        peer.now += 2 * SHARE_S
+        return answer_to(request.correlation_id)
+
+    peer.router.decide = slow
+    peer.send(b"".join(frame(n) for n in range(5)))
+    assert peer.router.seen == [0]
+    for seen in range(2, 6):
+        peer.loop.turn()
+        assert len(peer.router.seen) == seen, "one in each turn"
+    assert peer.answers == [0, 1, 2, 3, 4]
+
+
+def test_one_turn_serves_as_many_connections_as_there_is_time_for() -> None:
+    """Hundreds that each take a millisecond: the rest comes in the next turns, in the order in which it came."""
+    loop = FakeLoop()
+    turns = Turns(loop)  # type: ignore[arg-type]
+    peers = [Peer(loop=loop, turns=turns) for _ in range(100)]
+    served: list[int] = []
+
+    def serve(number: int, peer: Peer) -> Any:
+        def decide(request: Any) -> bytes:
+            peer.now += 0.001
+            served.append(number)
+            return answer_to(request.correlation_id)
+
+        return decide
+
+    for number, peer in enumerate(peers):
+        peer.router.decide = serve(number, peer)
+        peer.send(frame(1))
+    first = len(served)
+    assert first <= 2 * SHARE_S / 0.001 + 2
+    while loop.ready:
+        before = len(served)
+        loop.turn()
+        assert len(served) - before <= 2 * SHARE_S / 0.001 + 2
+    assert served == list(range(100))
+    assert all(peer.transport.reading and peer.answers == [1] for peer in peers)
+
+
+def test_when_a_turn_is_over_little_is_read() -> None:
+    peer = Peer()
+    data = frame(1, body=bytes(20 << 20))
+    peer.send(data[: 2 << 20])
+    peer.connection._turns.over = True
+    peer.send(data[2 << 20 :])
+    assert not peer.transport.reading
+    assert len(peer.backlog) >= len(data) - (2 << 20) - BUFFER_BYTES
+    peer.connection._turns.wait(peer.connection)
+    for _ in range(5):
+        peer.loop.turn()
+        peer.pump()
+    assert peer.answers == [1]
 
 
 def test_a_large_buffer_goes_with_its_frame_and_a_middling_one_when_idle() -> None:
@@ -248,6 +377,7 @@ def test_a_large_buffer_goes_with_its_frame_and_a_middling_one_when_idle() -> No
     assert len(peer.connection.buf) == BUFFER_BYTES_BUSY
     peer.connection.shrink()
     assert len(peer.connection.buf) == BUFFER_BYTES
+    peer.loop.turn()
     assert peer.budget.used_bytes == 0
     peer.send(frame(2, body=bytes(1 << 20)))
     assert peer.budget.used_bytes == len(peer.connection.buf) - BUFFER_BYTES > 0
