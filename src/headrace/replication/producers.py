@@ -306,6 +306,20 @@ class ProducerStates:
         if len(entry.batches) > BATCHES_REMEMBERED:
             del entry.batches[0]
 
+    def has_seen(self, header: BatchHeader) -> bool:
+        """Whether what is known of a producer includes this batch of it, or what came after it."""
+        entry = self._entries.get(header.producer_id)
+        return entry is not None and (
+            header.producer_epoch < entry.epoch
+            or (header.producer_epoch == entry.epoch and header.last_offset <= entry.last_data_offset)
+        )
+
+    def is_before(self, offset: int) -> bool:
+        """Whether all that is known happened below an offset."""
+        return all(
+            entry.last_data_offset < offset and entry.txn_first_offset < offset for entry in self._entries.values()
+        )
+
     def end_transaction(
         self, producer_id: int, epoch: int, marker: Marker, offset: int, timestamp: int
     ) -> AbortedTransaction | None:
@@ -458,7 +472,10 @@ class ProducerStates:
         return body[:2] + crc.to_bytes(4, "big") + body[_SNAPSHOT_CRC_FROM:]
 
     def load(self, data: bytes, now_ms: int, expiration_ms: int) -> None:
-        """Replace everything by a snapshot's content, but for what has expired. CORRUPT_MESSAGE leaves all as it was."""
+        """Replace everything by a snapshot's content, but for what has expired. CORRUPT_MESSAGE leaves all as it was.
+
+        What follows the producers is not ours to judge: Kafka ignores it too, and the CRC covers it.
+        """
         if len(data) < _SNAPSHOT_HEAD.size:
             raise KafkaError(Err.CORRUPT_MESSAGE, f"producer snapshot of {len(data)} bytes")
         version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
@@ -466,13 +483,14 @@ class ProducerStates:
             raise KafkaError(Err.CORRUPT_MESSAGE, f"producer snapshot of version {version}")
         if crc32c(memoryview(data)[_SNAPSHOT_CRC_FROM:]) != crc:
             raise KafkaError(Err.CORRUPT_MESSAGE, "producer snapshot: CRC mismatch")
-        if count < 0 or len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+        end = _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size
+        if count < 0 or len(data) < end:
             raise KafkaError(
                 Err.CORRUPT_MESSAGE, f"producer snapshot of {len(data)} bytes for {count} producers"
             )
         self.clear()
         ongoing = []
-        for fields in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :]):
+        for fields in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size : end]):
             (
                 producer_id,
                 epoch,

@@ -163,6 +163,7 @@ class PartitionFolder:
         """An offset below which all records are older than `start_ms`; None when all of the segment's are."""
         try:
             index = TimeIndex.decode(_beside(segment.path, ".timeindex").read_bytes())
+            index.check()
         except (OSError, CorruptIndex):
             return segment.base_offset
         if not len(index):

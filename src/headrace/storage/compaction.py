@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from crc32c import crc32c
 
 from headrace.errors import KafkaError
 from headrace.records.batch import check_stored
@@ -26,6 +27,8 @@ from headrace.records.layout import (
 from headrace.records.reader import Span, iter_spans, read_body
 from headrace.replication.producers import AbortedTransaction
 from headrace.storage.files import Disk, File, RealDisk
+from headrace.storage.index_sums import SUFFIX as SUMS_SUFFIX
+from headrace.storage.index_sums import IndexSums
 from headrace.storage.indexes import (
     OFFSET_ENTRY_BYTES,
     RELATIVE_OFFSET_MAX,
@@ -34,6 +37,7 @@ from headrace.storage.indexes import (
     TimeIndex,
     encode_aborted,
 )
+from headrace.storage.indexing import read_tail
 from headrace.storage.swap import CLEANED_SUFFIX, Cleaned, Swap, begin_swap, discard, finish_swaps
 
 if TYPE_CHECKING:
@@ -157,7 +161,7 @@ def plan(
     if not segments or log.holes or dirty.first_dirty_offset >= end_offset:
         return None
     aborted = [
-        entry for segment in log.segments for entry in segment.aborted if entry.first_offset < end_offset
+        entry for segment in log.segments for entry in log.aborted_of(segment) if entry.first_offset < end_offset
     ]
     config = log.config
     return Compaction(
@@ -564,13 +568,18 @@ class _Writer:
         assert self._file is not None
         self._file.sync()
         self._index_time()
-        self._write(".index", self._offsets.encode())
-        self._write(".timeindex", self._times.encode())
+        data = [self._offsets.encode(), self._times.encode(), b"".join(map(encode_aborted, self.aborted))]
+        self._write(".index", data[0])
+        self._write(".timeindex", data[1])
         stale = f"{self._path('.txnindex')}{CLEANED_SUFFIX}"
         if self.aborted:
-            self._write(".txnindex", b"".join(map(encode_aborted, self.aborted)))
+            self._write(".txnindex", data[2])
         elif self._disk.exists(stale):
             self._disk.remove(stale)
+        tail = read_tail(self._file, self._size)
+        latest = self._max_timestamp, self._max_timestamp_offset
+        sums = IndexSums(self._base_offset, self._size, crc32c(tail), *latest, *map(crc32c, data))
+        self._write(SUMS_SUFFIX, sums.encode())
         return self._size
 
     def _write(self, suffix: str, data: bytes) -> None:

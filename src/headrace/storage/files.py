@@ -17,6 +17,10 @@ Buffer = bytes | bytearray | memoryview
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 """A disk that is full is not a broken one."""
+NOT_THE_DISK = frozenset({errno.EINVAL, errno.EOVERFLOW})
+"""What reading at a place makes that no file has: somebody's mistake, or a damaged file's, and no word of a failed disk."""
+OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+"""Says nothing about the file that could not be opened."""
 
 
 class File(Protocol):

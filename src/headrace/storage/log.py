@@ -4,6 +4,7 @@ All calls are made on the loop. `append` and `read` are the hot path: they touch
 `recovery` builds a Log from a folder; `durability` syncs.
 """
 
+import errno
 import os.path
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -20,19 +21,19 @@ from headrace.storage.durability import DirtyPaths, SegmentSync, SyncPlan
 from headrace.storage.epochs import EpochCache
 from headrace.storage.files import NO_SPACE, Buffer, Disk, File
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX
+from headrace.storage.indexing import INDEX_SUFFIXES
 from headrace.storage.pool import FilePool
 from headrace.storage.reader import LogReader, Slice
 from headrace.storage.recovery import (
     CORRUPT_SUFFIX,
     CUT_SUFFIX,
-    INDEX_SUFFIXES,
     Hole,
     RecoveryReport,
     load_folder,
 )
 from headrace.storage.retention import DELETED_SUFFIX, expired_segments
-from headrace.storage.segment import Segment
-from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS, Snapshots, recall, replay
+from headrace.storage.segment import CorruptSegment, Segment
+from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS, Snapshots, load_producers
 
 __all__ = ["Log", "Slice"]
 
@@ -285,6 +286,7 @@ class Log(LogReader):
 
     def add_aborted(self, entry: AbortedTransaction) -> None:
         """The marker just appended ended a transaction that readers have to skip."""
+        self.aborted_of(self.active)
         self.active.add_aborted(entry)
         self._dirty_files.add(self.active.path(".txnindex"))
         self._dirty_folders.add(self.path)
@@ -410,7 +412,13 @@ class Log(LogReader):
         self._drop_from_end(self.segments[at:])
         active = self.segments[-1]
         active.synced = False
-        offset = active.truncate(offset)
+        try:
+            self.aborted_of(active)
+            offset = active.truncate(offset)
+        except CorruptSegment as damage:
+            # Nobody knows where to cut. That is this log's trouble, and not its disk's.
+            self.failed = OSError(errno.EINVAL, str(damage), active.handle.path)
+            raise self.failed from damage
         active.configure(self.config)
         self._shrunk(active, offset)
         self._forget_holes([hole for hole in self.holes if hole.end_offset > offset])
@@ -451,9 +459,7 @@ class Log(LogReader):
         self.epochs.truncate_from_end(end_offset)
         self.snapshots.remove_outside(self._bases[0], end_offset)
         if len(self.producers):
-            loaded = self.snapshots.load(self.producers, end_offset, 0)
-            recall(self.producers, self.segments, loaded or 0)
-            replay(self.producers, self.segments, loaded or 0, end_offset)
+            load_producers(self.producers, self.snapshots, self.segments, end_offset, 0)
 
     def advance_log_start(self, offset: int) -> bool:
         """DeleteRecords, or retention: readers no longer see what lies below. Files go when retention runs."""
@@ -577,7 +583,7 @@ class Log(LogReader):
         if self.end_offset != self._opened_clean_at:
             active = self.active
             active.write_indexes()
-            self._dirty_files.add(active.path(".index"), active.path(".timeindex"))
+            self._dirty_files.add(*(active.path(suffix) for suffix in INDEX_SUFFIXES if suffix != ".txnindex"))
             self._dirty_folders.add(self.path)
             self._write_snapshot(self.end_offset)
             self.snapshots.remove_strays(self._bases)

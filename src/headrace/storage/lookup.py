@@ -28,7 +28,7 @@ def first_at_or_after(segments: Sequence[Segment], timestamp: int, start_offset:
 
 
 def _in_segment(segment: Segment, timestamp: int, start_offset: int) -> TimedOffset | None:
-    place = segment.find(max(segment.base_offset + segment.times.offset_before(timestamp), start_offset))
+    place = segment.find(max(segment.offset_before(timestamp), start_offset))
     if place is None:
         return None
     for at, header in segment.walk(place.position, segment.size):

@@ -7,6 +7,7 @@ import errno
 import os.path
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from contextlib import suppress
 
 from headrace.errors import Err, KafkaError
 from headrace.replication.producers import AbortedTransaction, ProducerStates
@@ -223,7 +224,7 @@ class LogReader:
         """(producer id, first offset) of each aborted transaction with records in the range."""
         found = []
         for at in range(bisect_right(self._bases, start_offset) or 1, len(self._bases) + 1):
-            for entry in self._aborted_of(self.segments[at - 1]):
+            for entry in self.aborted_of(self.segments[at - 1]):
                 if entry.last_offset >= start_offset and entry.first_offset < end_offset:
                     found.append((entry.producer_id, entry.first_offset))
                 if entry.last_stable_offset >= end_offset:
@@ -231,7 +232,8 @@ class LogReader:
                     return found
         return found
 
-    def _aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
+    def aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
+        """The transaction index of a segment; from the log where the file is not what was written."""
         try:
             return segment.aborted
         except CorruptIndex:
@@ -240,7 +242,9 @@ class LogReader:
             at = self.segments.index(segment) + 1
             end_offset = self._bases[at] if at < len(self._bases) else self.end_offset
             found = replay(states, self.segments, max(self.log_start_offset, loaded or 0), end_offset)
-            segment.replace_aborted([entry for where, entry in found if where is segment])
+            with suppress(OSError):
+                segment.replace_aborted([entry for where, entry in found if where is segment])
+            segment.keep_indexes()
             return segment.aborted
 
     @property

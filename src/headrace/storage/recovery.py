@@ -36,16 +36,16 @@ from headrace.storage.durability import UNSYNCED, write_again
 from headrace.storage.epochs import EpochCache
 from headrace.storage.files import NO_SPACE, Disk, File
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX
+from headrace.storage.indexing import INDEX_SUFFIXES
 from headrace.storage.pool import FilePool
 from headrace.storage.segment import WALK_BYTES, CorruptSegment, Segment, file_name
-from headrace.storage.snapshots import Snapshots, recall, replay
+from headrace.storage.snapshots import Snapshots, load_producers
 from headrace.storage.swap import finish_swaps
 
 CORRUPT_SUFFIX = ".corrupt"
 """A segment with damage that its log leaves a hole for."""
 CUT_SUFFIX = ".cut"
 """Bytes behind the place where a log was cut: no longer part of it, kept for a person to look at."""
-INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 OFFSET_DIGITS = 20
 _LENGTH_AND_MAGIC = Struct(">8xi4xb")
 
@@ -161,7 +161,8 @@ def load_folder(
     epochs.truncate_from_start(log_start)
     snapshots.remove_outside(segments[0].base_offset, end_offset)
     snapshots.remove_strays(segment.base_offset for segment in segments)
-    _load_producers(producers, snapshots, segments, end_offset, now_ms, clean)
+    # From all that is on the disk: a record deleted since may still be sent again by who has no answer yet.
+    load_producers(producers, snapshots, segments, end_offset, now_ms)
     for segment, following in pairwise(segments):
         # After a clean stop all was synced; after another, what lies below the recovery point was.
         segment.synced = clean or following.base_offset <= recovery_point
@@ -174,22 +175,6 @@ def load_folder(
     active.configure(config)
     recovery_point = end_offset if clean else min(recovery_point, end_offset)
     return LoadedFolder(segments, end_offset, log_start, recovery_point, epochs, topic_id, report, snapshots)
-
-
-def _load_producers(
-    producers: ProducerStates,
-    snapshots: Snapshots,
-    segments: list[Segment],
-    end_offset: int,
-    now_ms: int,
-    clean: bool,
-) -> None:
-    """From all that is on the disk: a record deleted since may still be sent again by who has no answer yet."""
-    loaded = snapshots.load(producers, end_offset, now_ms)
-    if loaded is None and clean:
-        return  # closed without a snapshot: there was no producer to remember, or the log is from before there were
-    recall(producers, segments, loaded or 0)
-    replay(producers, segments, loaded or 0, end_offset)
 
 
 # -- what interrupted work left behind
@@ -404,11 +389,7 @@ class _Recovery:
             first += 1
         self.next_offset = base = segments[first].base_offset
         # Aborted transactions are found again from the producers' state at the first segment that is checked.
-        loaded = self.snapshots.load(self.producers, base, now_ms)
-        try:
-            replay(self.producers, segments[:first], loaded or 0, base)
-        except CorruptSegment as damage:
-            self.report.say(f"producers could not be read again: {damage}")
+        load_producers(self.producers, self.snapshots, segments[:first], base, now_ms)
         for segment in segments[first:]:
             if segment not in segments:
                 continue  # set aside together with an earlier one

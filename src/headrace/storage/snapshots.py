@@ -2,14 +2,22 @@
 
 One is kept at the start of each segment, and one at the end of a log that was closed, so that neither a start nor a
 truncation has to read the whole log again.
+
+Behind Kafka's content, and within its CRC, stands which partition and offset a snapshot is of: a file that was exchanged for
+another one's would let duplicates in. Kafka reads as many producers as the file names, and ignores what follows them.
 """
 
+import os.path
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from struct import Struct
 
-from headrace.errors import KafkaError
+from crc32c import crc32c
+
+from headrace.errors import Err, KafkaError
 from headrace.replication.producers import AbortedTransaction, ProducerStates
-from headrace.storage.files import Disk
+from headrace.storage.files import OUT_OF_DESCRIPTORS, Disk
 from headrace.storage.segment import CorruptSegment, Segment, file_name
 
 SUFFIX = ".snapshot"
@@ -17,18 +25,44 @@ PRODUCER_EXPIRATION_MS = 86_400_000
 RECALLED_ENTRIES = 6
 """How many entries of the index are gone back: more than five batches, however large or small they are."""
 
+SNAPSHOT_BYTES_MAX = 1 << 30
+"""No broker has so many producers: a larger file must not be read into memory."""
+
+_CRC_AT, _CRC_FROM = 2, 6
+_SEAL = Struct(">8sqI")  # mark, offset, CRC of the partition's name
+_MARK = b"headrace"
+
+
+def seal(data: bytes, name: str, offset: int) -> bytes:
+    """Say in a snapshot which one it is."""
+    data += _SEAL.pack(_MARK, offset, crc32c(name.encode()))
+    return data[:_CRC_AT] + crc32c(memoryview(data)[_CRC_FROM:]).to_bytes(4, "big") + data[_CRC_FROM:]
+
+
+def is_sealed(data: bytes, name: str, offset: int) -> bool:
+    """Whether it says that it is this one. CORRUPT_MESSAGE if it says that it is another; Kafka's say nothing."""
+    at = len(data) - _SEAL.size
+    if at < _CRC_FROM or data[at : at + len(_MARK)] != _MARK:
+        return False
+    if _SEAL.unpack_from(data, at)[1:] != (offset, crc32c(name.encode())):
+        raise KafkaError(Err.CORRUPT_MESSAGE, "producer snapshot of another offset or partition")
+    return True
+
 
 class Snapshots:
     """The snapshot files of one folder."""
 
-    __slots__ = ("_folder", "disk", "expiration_ms", "offsets")
+    __slots__ = ("_folder", "_name", "disk", "expiration_ms", "offsets", "sealed")
 
     def __init__(self, disk: Disk, folder: str, names: Sequence[str], expiration_ms: int) -> None:
         self.disk = disk
         self._folder = folder
         self.expiration_ms = expiration_ms
         stems = [name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)]
-        self.offsets = sorted(int(stem) for stem in stems if stem.isdigit())
+        self.offsets = sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
+        self.sealed = False
+        """Whether the one loaded last says itself that it is the one it has the name of."""
+        self._name = os.path.basename(folder)
 
     def path(self, offset: int) -> str:
         return f"{self._folder}/{file_name(offset, SUFFIX)}"
@@ -40,7 +74,7 @@ class Snapshots:
         file = self.disk.open(self.path(offset), create=True)
         try:
             file.truncate(0)
-            file.append(producers.snapshot())
+            file.append(seal(producers.snapshot(), self._name, offset))
         finally:
             file.close()
         self.offsets.append(offset)
@@ -54,19 +88,31 @@ class Snapshots:
             if offset > end_offset:
                 continue
             try:
-                producers.load(self.disk.read_bytes(self.path(offset)), now_ms, self.expiration_ms)
-            except (KafkaError, FileNotFoundError):
+                data = self._read(offset)
+                producers.load(data, now_ms, self.expiration_ms)
+                self.sealed = is_sealed(data, self._name, offset)
+                if not producers.is_before(offset):
+                    raise KafkaError(Err.CORRUPT_MESSAGE, "producer snapshot of a later offset")
+            except (KafkaError, OSError) as error:
+                if isinstance(error, OSError) and error.errno in OUT_OF_DESCRIPTORS:
+                    raise
+                # Not a failed disk either: what it said is in the log too, or in an older one and the log behind it.
                 self.remove(offset)
+                producers.clear()
                 continue
             return offset
         return None
 
+    def _read(self, offset: int) -> bytes:
+        path = self.path(offset)
+        if self.disk.size(path) > SNAPSHOT_BYTES_MAX:
+            raise KafkaError(Err.CORRUPT_MESSAGE, f"{path} is larger than any producer snapshot")
+        return self.disk.read_bytes(path)
+
     def remove(self, offset: int) -> None:
         self.offsets.remove(offset)
-        try:
+        with suppress(OSError):
             self.disk.remove(self.path(offset))
-        except FileNotFoundError:
-            pass
 
     def remove_outside(self, start_offset: int, end_offset: int) -> None:
         """Those below the first segment say nothing that is still needed, those above the log's end something wrong."""
@@ -85,11 +131,28 @@ class Snapshots:
         self._folder = folder
 
 
-def recall(producers: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
-    """Complete what a snapshot at `offset` said by what the log has just before it, if that can be read."""
+def load_producers(
+    producers: ProducerStates, snapshots: Snapshots, segments: Sequence[Segment], end_offset: int, now_ms: int
+) -> None:
+    """All that the log up to `end_offset` says of its producers, from the latest snapshot that agrees with it on."""
+    since_ms = now_ms - snapshots.expiration_ms
+    while (loaded := snapshots.load(producers, end_offset, now_ms)) is not None:
+        if recall(producers, segments, loaded, since_ms) or snapshots.sealed or not now_ms:
+            break
+        snapshots.remove(loaded)
+    replay(producers, segments, loaded or 0, end_offset, lenient=True)
+
+
+def recall(producers: ProducerStates, segments: Sequence[Segment], offset: int, since_ms: int) -> bool:
+    """Complete what a snapshot at `offset` said by what the log has just before it, if that can be read.
+
+    False if the log has a batch there, written after `since_ms`, of which the snapshot does not know: the producer has not
+    expired, so the snapshot is an older one.
+    """
+    agrees = True
     segment = next((one for one in reversed(segments) if one.base_offset < offset), None)
-    if segment is None or not len(producers):
-        return
+    if segment is None:
+        return True
     try:
         place = segment.find(offset)
         end = segment.size if place is None else place.position
@@ -98,33 +161,46 @@ def recall(producers: ProducerStates, segments: Sequence[Segment], offset: int) 
         start = indexed[entries - RECALLED_ENTRIES] if entries >= RECALLED_ENTRIES else 0
         for _, header in segment.walk(start, end):
             if header.producer_id >= 0 and header.base_sequence >= 0 and not header.is_control:
+                agrees = agrees and (header.max_timestamp <= since_ms or producers.has_seen(header))
                 producers.recall(header)
     except CorruptSegment:
         pass  # whoever reads it will say so
+    return agrees
 
 
 def replay(
-    producers: ProducerStates, segments: Sequence[Segment], start_offset: int, end_offset: int
+    producers: ProducerStates, segments: Sequence[Segment], start_offset: int, end_offset: int, *, lenient: bool = False
 ) -> list[tuple[Segment, AbortedTransaction]]:
     """Tell the producers of every batch in a range; returns what belongs into transaction indexes.
 
-    Only control batches are read whole: the headers say everything of the others.
+    Only control batches are read whole: the headers say everything of the others. If `lenient`, what follows damage in a
+    segment is left out: producers are then remembered as far as the log can tell.
     """
-    aborted = []
+    aborted: list[tuple[Segment, AbortedTransaction]] = []
     for at, segment in enumerate(segments):
         following = segments[at + 1].base_offset if at + 1 < len(segments) else end_offset
         if following <= start_offset or segment.base_offset >= end_offset:
             continue
-        place = segment.find(max(start_offset, segment.base_offset))
-        if place is None:
-            continue
-        for position, header in segment.walk(place.position, segment.size):
-            if header.base_offset >= end_offset:
-                break
-            if header.producer_id < 0:
-                continue
-            data = segment.handle.open().read(header.size, position) if header.is_control else b""
-            entry = producers.replay(data, 0, header)
-            if entry is not None:
-                aborted.append((segment, entry))
+        try:
+            aborted += ((segment, entry) for entry in _replay_one(producers, segment, start_offset, end_offset))
+        except (CorruptSegment, KafkaError):
+            if not lenient:
+                raise
     return aborted
+
+
+def _replay_one(
+    producers: ProducerStates, segment: Segment, start_offset: int, end_offset: int
+) -> Iterator[AbortedTransaction]:
+    place = segment.find(max(start_offset, segment.base_offset))
+    if place is None:
+        return
+    for position, header in segment.walk(place.position, segment.size):
+        if header.base_offset >= end_offset:
+            return
+        if header.producer_id < 0:
+            continue
+        data = segment.handle.open().read(header.size, position) if header.is_control else b""
+        entry = producers.replay(data, 0, header)
+        if entry is not None:
+            yield entry

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.records.layout import HEADER, HEADER_BYTES, BatchHeader
 from headrace.storage.files import Disk
+from headrace.storage.indexing import INDEX_SUFFIXES
 
 if TYPE_CHECKING:
     from headrace.storage.log import Log
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 DELETED_SUFFIX = ".deleted"
-SEGMENT_SUFFIXES = (".index", ".timeindex", ".txnindex", ".log")
+SEGMENT_SUFFIXES = (*INDEX_SUFFIXES, ".log")
 SNAPSHOT_SUFFIX = ".snapshot"
 OFFSET_DIGITS = 20
 
@@ -90,7 +91,7 @@ def begin_swap(log: "Log", cleaned: Cleaned) -> Swap | None:
     for segment in found:
         segment.handle.pin()
         # Indexes are read by name when first asked for, and for a while there will be none.
-        _ = segment.offsets, segment.times, segment.aborted, segment.max_timestamp
+        _ = segment.offsets, segment.times, log.aborted_of(segment), segment.max_timestamp
     replaced = [segment.base_offset for segment in found if segment.base_offset != cleaned.base_offset]
     snapshots = [offset for offset in replaced if offset in log.snapshots.offsets]
     return Swap(log, cleaned, found, snapshots)

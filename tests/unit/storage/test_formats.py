@@ -163,7 +163,7 @@ def test_time_index_takes_only_what_is_new_and_grows() -> None:
     assert [index.offset_before(timestamp) for timestamp in (4, 5, 6, 7, 8)] == [0, 1, 1, 4, 4]
     backward = index.encode()[12:] + index.encode()[:12]
     with pytest.raises(CorruptIndex):
-        TimeIndex.decode(backward)
+        TimeIndex.decode(backward).check()
 
 
 def test_transaction_index() -> None:

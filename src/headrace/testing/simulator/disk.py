@@ -43,6 +43,8 @@ class MemoryFile:
             fault = self._enter("read")
             if fault is not None:
                 raise fault.error(self.path)
+            if position < 0 or length < 0:
+                raise os_error(errno.EINVAL, self.path)
             return bytes(self._node.pages.cached[position : position + length])
 
     def size(self) -> int:
