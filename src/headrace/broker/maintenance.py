@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from headrace.broker.cleaner import Cleaner
 from headrace.broker.stalled_frames import StalledFrames
 from headrace.storage.files import NO_SPACE
+from headrace.storage.index_check import IndexCheck, unread_segments
+from headrace.storage.log import Log
 
 if TYPE_CHECKING:
     from headrace.broker.connection import Connection
@@ -84,6 +86,9 @@ class Maintenance:
         for partition in list(self._broker.replicas):
             if partition.failed or not partition.in_use or partition.log is self.cleaner.busy:
                 continue
+            await self._check_indexes(partition.log)
+            if partition.failed or not partition.in_use or partition.log is self.cleaner.busy:
+                continue
             now_ms = self._runtime.clock.wall_ms()
             try:
                 doomed, reason = partition.log.apply_retention(partition.high_watermark, now_ms)
@@ -93,9 +98,28 @@ class Maintenance:
                 else:
                     self._broker.dir_failed(partition.log, error)
                 continue
+            except Exception:
+                logger.exception("%s: nothing deleted; others are looked at", partition)
+                continue
             if doomed:
                 logger.info("%s: deleted %d files, %s", partition, len(doomed), reason)
                 self.remove_later(doomed, partition.log.config.file_delete_delay_ms)
+
+    async def _check_indexes(self, log: Log) -> None:
+        """Retention reads from every segment's index. One that is damaged is built again without stopping the loop."""
+        for segment in unread_segments(log):
+            if log.abandoned or segment not in log.segments or log is self.cleaner.busy:
+                continue
+            try:
+                check = IndexCheck(segment)
+            except OSError:
+                return  # whoever reads it will say so
+            try:
+                await self._runtime.run_in_thread(check.run)
+            finally:
+                mended = check.finish(log)
+            if mended:
+                logger.warning("%s: its indexes were damaged, and were built again from the log", segment.handle.path)
 
     def remove_later(self, paths: list[str], delay_ms: int) -> None:
         """Remove files once nobody reads them any more."""

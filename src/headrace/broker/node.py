@@ -28,6 +28,7 @@ from headrace.quorum.folder import Layout, open_folders
 from headrace.quorum.kraft import KraftOptions, KraftQuorum, open_quorum
 from headrace.quorum.snapshots import Voter
 from headrace.storage.checkpoints import new_uuid
+from headrace.storage.files import NOT_THE_DISK
 from headrace.storage.log import Log
 from headrace.storage.manager import LogDirError, LogManager
 
@@ -345,6 +346,11 @@ class Node:
         if log.abandoned:
             return  # deleted meanwhile: that its files are gone says nothing about the disk
         log_dir = self.logs.dir_of(log)
+        if error.errno in NOT_THE_DISK:
+            logger.critical("%s cannot be used, the rest of %s can: %s", log.path, log_dir.path, error)
+            log.failed = log.failed or error
+            self._broker.replicas.fail_log(log)
+            return
         if log_dir.failed is None:
             logger.critical("log directory %s failed and is offline: %s", log_dir.path, error)
             self.logs.fail_dir(log_dir, error)

@@ -491,6 +491,16 @@ class Replicas:
         """A log directory is gone: its partitions stop, the rest goes on."""
         for partition in self:
             if partition.log.path.startswith(path + "/"):
-                partition.failed = True
-                self.fetchers.unfollow(partition)
-                partition.stop()
+                self._fail(partition)
+
+    def fail_log(self, log: Log) -> None:
+        """One partition cannot be used: the others of its log directory go on, and another replica of it may lead."""
+        for partition in self:
+            if partition.log is log and not partition.failed:
+                self._fail(partition)
+                self._give_up(partition)
+
+    def _fail(self, partition: Partition) -> None:
+        partition.failed = True
+        self.fetchers.unfollow(partition)
+        partition.stop()

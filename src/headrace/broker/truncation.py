@@ -9,6 +9,7 @@ from headrace.client.errors import ClientError, err_of
 from headrace.errors import KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
+from headrace.storage.files import NOT_THE_DISK
 
 if TYPE_CHECKING:
     from headrace.broker.replica_fetcher import Copy
@@ -77,7 +78,11 @@ class Truncation:
                 # Before anything else is written there: what the checkpoint vouches for must not become other bytes.
                 plan.run()
         except OSError as error:
-            self._broker.dir_failed(cuts[0][0].partition.log, error)
+            failed = next((log for log in offsets if log.failed is not None), next(iter(offsets)))
+            self._broker.dir_failed(failed, error)
+            rest = [cut for cut in cuts if cut[0].partition.log is not failed]
+            if error.errno in NOT_THE_DISK and rest:
+                self._cut(rest)
             return
         self._broker.metrics.truncations += len(cuts)
         for copy, _ in cuts:

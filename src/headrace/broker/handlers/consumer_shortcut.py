@@ -92,9 +92,9 @@ class ConsumerShortcut:
         high_watermark = partition.leader.high_watermark
         stable = partition.last_stable_offset
         bound = stable if self._is_committed else high_watermark
-        if self._is_committed and log.aborted_transactions(offset, bound):
-            return None
         try:
+            if self._is_committed and log.aborted_transactions(offset, bound):
+                return None
             piece = log.read(offset, self._most_bytes, bound)
         except (KafkaError, OSError, CorruptSegment):
             return None

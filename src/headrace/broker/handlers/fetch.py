@@ -33,7 +33,7 @@ from headrace.protocol.hot import (
 )
 from headrace.replication.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchContext, Session, Target, Topic
 from headrace.replication.selector import RACK_AWARE_SELECTOR, Candidate, in_rack
-from headrace.storage.log import Slice
+from headrace.storage.log import Log, Slice
 from headrace.storage.segment import CorruptSegment
 
 if TYPE_CHECKING:
@@ -190,6 +190,9 @@ class FetchHandler:
                     raise KafkaError(Err.INVALID_REQUEST, f"at most {limit} bytes are asked for")
                 # The first records are given even if they alone are too much: a consumer must never get stuck.
                 piece = log.read(target.offset, limit, bound, reading.length == 0)
+                aborted = None
+                if committed_only:
+                    aborted = _aborted(log, target.offset, bound, piece)
             except KafkaError as error:
                 reading.results.append((target, self._failure(target, error, version)))
                 reading.enough = True
@@ -207,9 +210,6 @@ class FetchHandler:
                 reading.slices.append(piece)
                 if self.cache is not None and not self.cache.holds(piece, log.bytes_written(piece)):
                     reading.cold.append(piece)
-            aborted = None
-            if committed_only:
-                aborted = log.aborted_transactions(target.offset, bound) if length else []
             reading.partitions.append((partition, target))
             reading.results.append((
                 target,
@@ -450,3 +450,13 @@ def _by_topic(results: list[tuple[Target, FetchResult]]) -> list[tuple[Topic, li
         else:
             topics.append((target.topic, [result]))
     return topics
+
+
+def _aborted(log: Log, offset: int, bound: int, piece: Slice | None) -> list[tuple[int, int]]:
+    if piece is None:
+        return []
+    try:
+        return log.aborted_transactions(offset, bound)
+    except BaseException:
+        piece.release()
+        raise

@@ -19,6 +19,7 @@ from headrace.metadata.names import INTERNAL
 from headrace.protocol import messages as m
 from headrace.protocol.hot import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.protocol.lag_tag import tagged, values_in
+from headrace.storage.segment import CorruptSegment
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -85,6 +86,9 @@ def _list_offsets(
                     yield from _tell_ages(broker, name, asked, result)
             except KafkaError as error:
                 result = R.ListOffsetsPartitionResponse(partition_index=index, error_code=error.error)
+            except (OSError, CorruptSegment) as damage:
+                logger.error("%s-%d cannot be looked up by time: %s", name, index, damage)
+                result = R.ListOffsetsPartitionResponse(partition_index=index, error_code=Err.KAFKA_STORAGE_ERROR)
             results.append(result)
             yield
         if results:
