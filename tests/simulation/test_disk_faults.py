@@ -109,6 +109,26 @@ def test_one_of_two_disks_fails_and_the_other_serves_on() -> None:
         world.run(main(world)).assert_good(3)
 
 
+def test_an_error_that_no_disk_gives_stops_one_partition_alone() -> None:
+    """EINVAL is somebody's mistake about a file, and the other partitions of the same disk have none in it."""
+
+    async def main(world: World) -> Result:
+        node, workload = await started(world, OPTIONS, {}, {})
+        async with clients(workload, 2):
+            await asyncio.sleep(1)
+            node.disk.fail("append", errno.EINVAL, path="*/t-0/*.log", times=None)
+            await asyncio.sleep(3)
+            assert node.running
+            assert await _partitions_that_accept(workload) == [1]
+        node.disk.faults.clear()
+        await node.stop()
+        await node.start()
+        return await verdict(workload, [])
+
+    with World(5) as world:
+        world.run(main(world)).assert_good(5)
+
+
 async def _partitions_that_accept(workload: Workload) -> list[int]:
     accepted = []
     async with Cluster(BOOTSTRAP, retry_timeout_s=0.0) as cluster:

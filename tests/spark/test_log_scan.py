@@ -138,6 +138,20 @@ def test_indexes_that_lie_or_are_missing_lose_nothing(folder):
     assert scan(folder, startingTimestamp="300000") == expected
 
 
+def test_indexes_that_lie_plausibly_lose_nothing(folder):
+    """Each entry is one of a batch, but moved to the next: a scan that begins there begins too late."""
+    expected = scan(folder, startingTimestamp="300000")
+    for suffix, key_bytes, entry_bytes in (("*.index", 4, 8), ("*.timeindex", 8, 12)):
+        for file in (folder / "orders-0").glob(suffix):
+            data = file.read_bytes()
+            moved = [
+                data[at : at + key_bytes] + data[at + entry_bytes + key_bytes : at + 2 * entry_bytes]
+                for at in range(0, len(data) - entry_bytes, entry_bytes)
+            ]
+            file.write_bytes(b"".join(moved))
+    assert scan(folder, startingTimestamp="300000", splitBytes="5000") == expected
+
+
 def test_a_time_index_that_was_not_synced_is_not_trusted_to_be_whole(folder):
     expected = scan(folder, startingTimestamp="50000")
     for file in (folder / "orders-0").glob("*.timeindex"):

@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from headrace.errors import KafkaError
 from headrace.metadata.names import CLUSTER_METADATA, INTERNAL
 from headrace.records.layout import HEADER, HEADER_BYTES, LENGTH_MIN
@@ -24,6 +26,8 @@ from headrace.storage.checkpoints import (
     CorruptCheckpoint,
     decode_offsets,
 )
+from headrace.storage.index_sums import SUFFIX as SUMS_SUFFIX
+from headrace.storage.index_sums import TAIL_BYTES, IndexSums
 from headrace.storage.indexes import CorruptIndex, OffsetIndex, TimeIndex, decode_aborted
 
 OFFSET_MAX = (1 << 63) - 1
@@ -155,14 +159,16 @@ class PartitionFolder:
 
     def _offset_index(self, segment: SegmentFile) -> OffsetIndex | None:
         try:
-            return OffsetIndex.decode(_beside(segment.path, ".index").read_bytes())
+            index = OffsetIndex.decode(_read_index(segment, ".index"))
+            index.check(segment.size_bytes)
+            return index
         except (OSError, CorruptIndex):
             return None
 
     def _first_young(self, segment: SegmentFile, start_ms: int) -> int | None:
         """An offset below which all records are older than `start_ms`; None when all of the segment's are."""
         try:
-            index = TimeIndex.decode(_beside(segment.path, ".timeindex").read_bytes())
+            index = TimeIndex.decode(_read_index(segment, ".timeindex"))
             index.check()
         except (OSError, CorruptIndex):
             return segment.base_offset
@@ -177,9 +183,12 @@ class PartitionFolder:
         found: list[AbortedTransaction] = []
         for segment in segments:
             try:
-                found += decode_aborted(_beside(segment.path, ".txnindex").read_bytes(), segment.base_offset)
-            except FileNotFoundError:
-                continue
+                found += decode_aborted(_read_index(segment, ".txnindex"), segment.base_offset)
+            except CorruptIndex as error:
+                raise CannotScan(
+                    f"{_beside(segment.path, '.txnindex')} is damaged ({error}), which says what was aborted: start the broker, "
+                    "which mends it when it is read, or set kafka.isolation.level to read_uncommitted to read without"
+                ) from None
         return found
 
     def _stable_end(self, segments: Sequence[SegmentFile]) -> int:
@@ -252,6 +261,29 @@ def _is_batch(fd: int, position: int, segment: SegmentFile) -> bool:
         return False
     base_offset, length, _, magic, *_ = HEADER.unpack(head)
     return bool(magic == 2 and length >= LENGTH_MIN and segment.base_offset <= base_offset < segment.end_offset)
+
+
+def _read_index(segment: SegmentFile, suffix: str) -> bytes:
+    """An index file; CorruptIndex if the checksums beside a closed segment speak against it. Apache Kafka writes none."""
+    try:
+        data = _beside(segment.path, suffix).read_bytes()
+    except FileNotFoundError:
+        if suffix != ".txnindex":
+            raise
+        data = b""
+    try:
+        sums = None if segment.is_active else IndexSums.decode(_beside(segment.path, SUMS_SUFFIX).read_bytes())
+    except FileNotFoundError:
+        sums = None
+    if sums is None:
+        return data
+    with segment.path.open("rb") as file:
+        at = max(0, segment.size_bytes - TAIL_BYTES)
+        tail = os.pread(file.fileno(), segment.size_bytes - at, at)
+    expected = {".index": sums.offsets_crc, ".timeindex": sums.times_crc, ".txnindex": sums.aborted_crc}[suffix]
+    if crc32c(data) != expected or not sums.is_of(segment.base_offset, segment.size_bytes, tail):
+        raise CorruptIndex(f"{_beside(segment.path, suffix)} is not what was written")
+    return data
 
 
 def _starts(segment: SegmentFile, index: OffsetIndex | None, first: int, end: int, split_bytes: int) -> list[int]:

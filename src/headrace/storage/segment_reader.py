@@ -365,7 +365,9 @@ class SegmentReader:
         if len(header) < HEADER_BYTES or header[16] != 2:
             return None
         base_offset, length, delta = _PLACE.unpack_from(header)
-        return Place(position, length + LOG_OVERHEAD, base_offset, base_offset + delta) if length >= LENGTH_MIN else None
+        if not LENGTH_MIN <= length <= self.size - position - LOG_OVERHEAD:
+            return None
+        return Place(position, length + LOG_OVERHEAD, base_offset, base_offset + delta)
 
     def _scan(self, position: int, offset: int) -> Place | None:
         """Walk the headers from a position an index gave: CorruptIndex where there is no batch, None at the end."""
