@@ -5,11 +5,11 @@ The Python work of compaction never runs in this process: it would hold the inte
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.broker.partition import Partition
+from headrace.broker.worker import Pace
 from headrace.storage.checkpoints import CLEANER_OFFSETS, TopicPartition, encode_offsets
 from headrace.storage.compaction import (
     Cleaned,
@@ -27,24 +27,6 @@ if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
 logger = logging.getLogger("headrace.cleaner")
-
-
-class Pace:
-    """log.cleaner.io.max.bytes.per.second: sleeps off what was too fast. Travels to the compacting process."""
-
-    def __init__(self, bytes_per_second: float) -> None:
-        self._rate = bytes_per_second
-        self._started: float | None = None
-        self._done = 0
-
-    def __call__(self, length: int) -> None:
-        now = time.monotonic()
-        if self._started is None:
-            self._started = now
-        self._done += length
-        ahead = self._done / self._rate - (now - self._started)
-        if ahead > 0:
-            time.sleep(ahead)
 
 
 class Cleaner:

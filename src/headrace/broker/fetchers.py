@@ -38,6 +38,11 @@ class Fetchers:
         if partition.log.holes and isinstance(partition.copying, Copy):
             partition.copying.fetcher.retry_copy(partition.copying)
 
+    def holes_changed(self, partition: Partition) -> None:
+        """More of it is missing, or less: whoever copies it asks for something else now, and its leader hears of it."""
+        if isinstance(partition.copying, Copy):
+            partition.copying.fetcher.ask_again(partition.copying)
+
     def unfollow(self, partition: Partition) -> None:
         self._leave((partition.topic_id, partition.index), None)
 

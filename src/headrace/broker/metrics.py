@@ -66,6 +66,7 @@ class Metrics:
         self.gc_pauses = Latency()
         self.sync_seconds = Latency()
         self.compactions = 0
+        self.holes_mended = 0
 
     def request_latency(self, api_key: int) -> Latency:
         latency = self.requests.get(api_key)
@@ -131,6 +132,7 @@ class Collector:
             ("headrace_connections_stalled_closed", "Connections closed over a half-sent request", metrics.connections_stalled_closed),
             ("headrace_produce_errors", "Partitions of Produce requests that were refused", metrics.produce_errors),
             ("headrace_compactions", "Compactions that finished", metrics.compactions),
+            ("headrace_holes_mended", "Damaged ranges fetched again and put in place", metrics.holes_mended),
             ("headrace_fetch_session_evictions", "Fetch sessions evicted", broker.sessions.evictions),
             ("headrace_replication_bytes_in", "Bytes copied from leaders", metrics.replication_bytes_in),
             ("headrace_replication_bytes_out", "Bytes sent to followers", metrics.replication_bytes_out),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker.idle_poll import SMALL_BYTES
 from headrace.broker.partition import Partition
+from headrace.broker.repair import Patch
 from headrace.broker.truncation import Truncation
 from headrace.client.connection import Connection
 from headrace.client.errors import ClientError, err_of
@@ -78,7 +79,7 @@ class Limits(NamedTuple):
 class Copy:
     """One partition as it is copied in one leader epoch."""
 
-    __slots__ = ("backoff_ms", "behind", "fetcher", "leader_epoch", "log_start", "partition", "since", "timer")
+    __slots__ = ("backoff_ms", "behind", "fetcher", "leader_epoch", "log_start", "partition", "patch", "since", "timer")
 
     def __init__(self, fetcher: "LeaderFetcher", partition: Partition) -> None:
         self.fetcher = fetcher
@@ -92,6 +93,8 @@ class Copy:
         self.behind = True
         """Without something that is committed: not in sync, so it may be throttled."""
         self.timer: TimerHandle | None = None
+        self.patch: Patch | None = None
+        """What came so far of the first hole in its log."""
 
     @property
     def key(self) -> Key:
@@ -102,6 +105,8 @@ class Copy:
         """What to ask for: what comes after the log's end, or what a damaged segment has taken out of it."""
         log = self.partition.log
         if log.holes:
+            if self.patch is not None and self.patch.is_valid:
+                return self.patch.next_offset
             return max(log.log_start_offset, min(hole.start_offset for hole in log.holes))
         return log.end_offset
 
@@ -109,7 +114,11 @@ class Copy:
     def last_epoch(self) -> int:
         """The epoch of the last record before `next_offset`: the leader compares it with its own."""
         log = self.partition.log
-        return log.epochs.epoch_for(self.next_offset - 1) if log.holes else log.epochs.latest_epoch
+        if log.holes:
+            if self.patch is not None and self.patch.is_valid:
+                return self.patch.last_epoch
+            return log.epochs.epoch_for(self.next_offset - 1)
+        return log.epochs.latest_epoch
 
     @property
     def is_current(self) -> bool:
@@ -118,7 +127,13 @@ class Copy:
     def durable(self) -> None:
         self.fetcher.durable(self)
 
+    def drop_patch(self) -> None:
+        patch, self.patch = self.patch, None
+        if patch is not None:
+            patch.discard()
+
     def end(self) -> None:
+        self.drop_patch()
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -158,7 +173,7 @@ class LeaderFetcher:
         self._in_flight: deque[_Answer] = deque()
         self._scheduled = False
         self._closed = False
-        self._truncation = Truncation(broker, leader_id, limits.timeout_ms / 1000, self._ready, self._delay)
+        self._truncation = Truncation(broker, leader_id, limits.timeout_ms / 1000, self._ready, self._delay, self._leave_session)
 
     # ---- what to copy
 
@@ -221,6 +236,12 @@ class LeaderFetcher:
         if copy.timer is not None:
             copy.timer.cancel()
             self._delay_over(copy)
+
+    def ask_again(self, copy: Copy) -> None:
+        """What to ask for has changed, and not by an answer."""
+        if copy.timer is not None:
+            copy.timer.cancel()
+        self._delay_over(copy)
 
     def _delay_over(self, copy: Copy) -> None:
         copy.timer = None
@@ -477,7 +498,7 @@ class LeaderFetcher:
             cut.append((copy, cut_offset(*diverging, *own, log.end_offset)))
             return
         if log.holes:
-            self._truncation.mend(copy, high_watermark, cut)
+            self._truncation.mend(copy, row, cut)
             return
         copy.backoff_ms = BACKOFF_MS
         try:

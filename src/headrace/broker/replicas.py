@@ -341,7 +341,9 @@ class Replicas:
         self._broker.runtime.loop.call_soon_threadsafe(self._damaged, partition)
 
     def _damaged(self, partition: Partition) -> None:
-        """A segment was set aside while this node leads: in-sync followers have what is missing here."""
+        """A segment was set aside. Where this node leads, in-sync followers have what is missing here."""
+        self._broker.repairs.consider(partition)
+        self.fetchers.holes_changed(partition)
         known = self._broker.image.partition(partition.topic_id, partition.index)
         if not self._closed and partition.leader is not None and known is not None and self._is_unfit(partition, known):
             logger.critical("%s: a segment is damaged; another in-sync replica is to lead", partition)
@@ -377,6 +379,7 @@ class Replicas:
                 partition.incomplete = log.end_offset == 0 if lost else log.end_offset < saved and self._environment.durable_acks
                 log.on_hole = partial(self._hole_found, partition)
                 partitions[change.partition] = partition
+                self._broker.repairs.consider(partition)
                 if self._is_new(change):
                     self._note_directory(partition)
         return partition

@@ -4,40 +4,38 @@ Production hands it the kernel's; the simulator hands it a seeded world. No othe
 """
 
 import asyncio
-import ctypes
 import errno
-import os
 import random
-import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headrace.broker.idle_poll import IdlePoll
+from headrace.broker.worker import UNLIMITED, in_process, take_steps
 from headrace.clock import Clock, SystemClock
 from headrace.config import BrokerConfig
 from headrace.storage.compaction import Compaction, serve
 from headrace.storage.files import Disk, RealDisk
 from headrace.storage.swap import Cleaned
 
-if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
-
 T = TypeVar("T")
 
 SYNC_THREADS = 8
 WORK_THREADS = 4
+WAITING_THREADS = 2
+END_WAIT_S = 1.0
+"""How long a compaction may take to end by itself when nobody waits for it any more."""
 EVERY_ADDRESS = "::"
 NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 """What a kernel says that was told to do without: then every address means every IPv4 address."""
 KEEPALIVE_IDLE_S = 120
 KEEPALIVE_PROBE_S = 15
-PR_SET_PDEATHSIG = 1
 SYSTEM_DEFAULT = -1
 
 
@@ -98,6 +96,16 @@ class Runtime(Protocol):
         """Compact where it cannot hold the loop's interpreter lock; each group is in place before the next is made."""
         ...
 
+    def steps(
+        self, work: Callable[..., Iterator[T]], *arguments: Any, bytes_per_second: float = UNLIMITED
+    ) -> AsyncIterator[T]:
+        """Run `work(disk, *arguments, pace)` where it cannot hold the loop's interpreter lock, and after everybody else.
+
+        Each of its steps is taken here before it makes the next. Only OSErrors come back. `pace` is told of bytes that were
+        read, and sleeps off what was too fast.
+        """
+        ...
+
     def run_all(self, work: list[Callable[[], None]]) -> None:
         """Run blocking work side by side and wait for all of it; raises what one of them raised. Only while stopping."""
         ...
@@ -125,6 +133,7 @@ class SystemRuntime:
         self._syncs: SimpleQueue[tuple[Callable[[], None], Callable[[], None]] | None] = SimpleQueue()
         self._syncers: list[Thread] = []
         self._threads = ThreadPoolExecutor(WORK_THREADS, "headrace-work")
+        self._waiting = ThreadPoolExecutor(WAITING_THREADS, "headrace-waiting")
 
     perf_counter = staticmethod(time.perf_counter)
 
@@ -152,26 +161,15 @@ class SystemRuntime:
     def run_in_thread(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
         return self.loop.run_in_executor(self._threads, work, *arguments)
 
-    async def compact(self, job: Compaction, pace: Callable[[int], None] | None) -> AsyncIterator[Cleaned]:
-        # Spawned, not forked: a fork would inherit listening sockets and locks.
-        from multiprocessing import get_context
+    def compact(self, job: Compaction, pace: Callable[[int], None] | None) -> AsyncIterator[Cleaned]:
+        return in_process(self.run_in_thread, "headrace-compaction", END_WAIT_S, serve, job, pace)
 
-        context = get_context("spawn")
-        here, there = context.Pipe()
-        worker = context.Process(target=_compact, args=(there, job, pace), name="headrace-compaction", daemon=True)
-        await self.run_in_thread(worker.start)
-        there.close()
-        try:
-            while (answer := await self.run_in_thread(here.recv)) is not None:
-                if isinstance(answer, Exception):
-                    raise answer
-                yield answer
-                here.send(True)
-        except EOFError:
-            raise OSError("the compacting process died") from None
-        finally:
-            here.close()  # whatever it waits for, it then ends
-            await self.run_in_thread(_end, worker)
+    def steps(
+        self, work: Callable[..., Iterator[T]], *arguments: Any, bytes_per_second: float = UNLIMITED
+    ) -> AsyncIterator[T]:
+        # In threads of its own: who waits for a slow reading of disks must not take one from those who serve.
+        run = partial(self.loop.run_in_executor, self._waiting)
+        return in_process(run, "headrace-scrub", 0.0, take_steps, work, arguments, bytes_per_second)
 
     def run_all(self, work: list[Callable[[], None]]) -> None:
         for done in [self._sync_threads.submit(step) for step in work]:
@@ -202,6 +200,7 @@ class SystemRuntime:
             thread.join()
         self._sync_threads.shutdown(wait=True)
         self._threads.shutdown(wait=True, cancel_futures=True)
+        self._waiting.shutdown(wait=True, cancel_futures=True)
 
 
 def _bound(host: str, port: int, options: SocketOptions) -> socket.socket:
@@ -231,33 +230,3 @@ def _keep_alive(listener: socket.socket) -> None:
     for option, value in (("TCP_KEEPIDLE", KEEPALIVE_IDLE_S), ("TCP_KEEPINTVL", KEEPALIVE_PROBE_S), ("TCP_KEEPCNT", 5)):
         if hasattr(socket, option):
             listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-
-
-def _compact(connection: Any, job: Compaction, pace: Callable[[int], None] | None) -> None:
-    """In the worker: it must not die of the Ctrl-C that its parent turns into an orderly stop, and gives way to it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if not _die_with_parent():
-        return
-    os.nice(10)
-    with suppress(EOFError, BrokenPipeError):
-        serve(connection, job, pace)
-
-
-def _die_with_parent() -> bool:
-    """Have the kernel end this process when the broker is killed. False if that has happened already.
-
-    The next broker compacts the same log into files of the same names: two writers would make one broken segment.
-    """
-    from multiprocessing import parent_process
-
-    parent = parent_process()
-    with suppress(AttributeError, OSError):  # not Linux
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    return parent is None or parent.is_alive()
-
-
-def _end(worker: "BaseProcess") -> None:
-    worker.join(timeout=1)
-    if worker.is_alive():
-        worker.kill()
-        worker.join()

@@ -34,6 +34,7 @@ from headrace.broker.node import ClientEndpoint, Node
 from headrace.broker.node import StartupError as StartupError
 from headrace.broker.partition import FSYNC, Environment, Partition
 from headrace.broker.peers import Peers
+from headrace.broker.repair import Repairs
 from headrace.broker.replicas import Replicas
 from headrace.broker.router import HotHandler, Router
 from headrace.broker.runtime import Runtime, SocketOptions, SystemRuntime
@@ -161,6 +162,7 @@ class Broker:
             dir_failed=self.dir_failed,
             run_in_thread=runtime.run_in_thread,
         )
+        self.repairs = Repairs(self)
         self.replicas = Replicas(self, self.environment)
         self.groups = GroupCoordinator(self)
         self.lag = LagWatch(self)
@@ -281,6 +283,7 @@ class Broker:
         await self._drain()
         self.replicas.close()
         self.maintenance.stop()
+        self.repairs.stop()
         self._gc_watch.stop()
         if self._metrics_server is not None:
             self._metrics_server.shutdown()

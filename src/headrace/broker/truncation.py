@@ -1,19 +1,21 @@
-"""Where a follower's log is not its leader's: cut, begun anew, or copied again from where it is damaged."""
+"""Where a follower's log is not its leader's: cut, begun anew, or made whole where it is damaged."""
 
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from headrace.broker.repair import Misfit, Patch
 from headrace.client.connection import Connection
 from headrace.client.errors import ClientError, err_of
 from headrace.errors import KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
-from headrace.storage.files import NOT_THE_DISK
+from headrace.storage.files import NO_SPACE, NOT_THE_DISK
 
 if TYPE_CHECKING:
     from headrace.broker.replica_fetcher import Copy
     from headrace.broker.server import Broker
+    from headrace.protocol.hot_replica import CopiedRow
     from headrace.storage.manager import LogDir
 
 logger = logging.getLogger("headrace.truncation")
@@ -23,7 +25,7 @@ CONNECT_TIMEOUT_S = 2.0
 
 
 class Truncation:
-    """For one fetcher: `ready` has a copy go on, `delay` has it wait for a moment."""
+    """For one fetcher: `ready` has a copy go on, `delay` has it wait for a moment, `leave` until it is told to go on."""
 
     def __init__(
         self,
@@ -32,27 +34,82 @@ class Truncation:
         timeout_s: float,
         ready: "Callable[[Copy], None]",
         delay: "Callable[[Copy], None]",
+        leave: "Callable[[Copy], None]",
     ) -> None:
         self._broker = broker
         self._leader_id = leader_id
         self._timeout_s = timeout_s
         self._ready = ready
         self._delay = delay
+        self._leave = leave
 
-    def mend(self, copy: "Copy", high_watermark: int, cut: "list[tuple[Copy, int]]") -> None:
-        """Damage was set aside here: all from there on is copied anew, once this replica is not counted on for it.
+    def mend(self, copy: "Copy", row: "CopiedRow", cut: "list[tuple[Copy, int]]") -> None:
+        """Damage was set aside here, and the answer brings what is missing: it goes back into its place.
 
-        The offset asked for has told the leader what is missing; it takes this replica out of the ISR. To cut before
-        that could have it elected without records that are committed.
+        The offset asked for has told the leader that this replica has lost something; it takes it out of the ISR.
         """
         partition = copy.partition
-        if high_watermark <= copy.next_offset or not self._broker.replicas.is_counted_on(partition):
-            logger.warning("%s: copied anew from %d, where it is damaged", partition, copy.next_offset)
-            partition.incomplete = high_watermark > copy.next_offset
-            cut.append((copy, copy.next_offset))
-        else:
+        _, _, _, high_watermark, log_start, records, _ = row
+        if self._broker.repairs.is_busy(partition):
+            self._delay(copy)  # less may be missing in a moment
+            return
+        hole = min(partition.log.holes, key=lambda hole: hole.start_offset)
+        if hole.end_offset > high_watermark:
+            self._copy_anew(copy, high_watermark, log_start, cut, "not all of it is committed")
+            return
+        try:
+            patch = copy.patch
+            if patch is None or not patch.is_valid:
+                copy.drop_patch()
+                patch = copy.patch = Patch(partition.log, hole)
+            if records is None:
+                return  # it comes with a later answer
+            if patch.take(records):
+                copy.patch = None
+                self._leave(copy)
+                self._broker.spawn(self._fill(copy, patch))
+            else:
+                self._ready(copy)
+        except Misfit as misfit:
+            copy.drop_patch()
+            self._copy_anew(copy, high_watermark, log_start, cut, str(misfit))
+        except KafkaError as error:
+            logger.error("%s: what broker %d sent is refused: %s", partition, self._leader_id, error)
+            self._delay(copy)
+        except OSError as error:
+            copy.drop_patch()
+            if error.errno in NO_SPACE:
+                logger.error("%s: no space left to put back what is missing", partition)
+                self._delay(copy)
+            else:
+                self._broker.dir_failed(partition.log, error)
+
+    async def _fill(self, copy: "Copy", patch: Patch) -> None:
+        done = await self._broker.repairs.fill(copy.partition, patch)
+        if copy.is_current and not copy.partition.failed:
+            self._ready(copy) if done else self._delay(copy)
+
+    def _copy_anew(
+        self, copy: "Copy", high_watermark: int, log_start: int, cut: "list[tuple[Copy, int]]", reason: str
+    ) -> None:
+        """What is missing cannot be put back: the log is cut there, once this replica is not counted on for it.
+
+        To cut before that could have it elected without records that are committed. A log from which the leader has cleaned
+        records is copied from its start: of a key that was deleted, the tombstone may be gone there and the value left here.
+        """
+        partition = copy.partition
+        log = partition.log
+        if high_watermark > copy.next_offset and self._broker.replicas.is_counted_on(partition):
             self._broker.replicas.renounce(partition)
             self._delay(copy)
+            return
+        partition.incomplete = high_watermark > copy.next_offset
+        if log.config.compact and high_watermark > copy.next_offset:
+            logger.warning("%s: copied anew from its start, since it is damaged and %s", partition, reason)
+            self.start_over(copy, max(log_start, 0))
+        else:
+            logger.warning("%s: copied anew from %d, where it is damaged: %s", partition, copy.next_offset, reason)
+            cut.append((copy, copy.next_offset))
 
     def cut(self, cuts: "list[tuple[Copy, int]]") -> None:
         """Drop what these replicas have and their leader does not."""
@@ -104,7 +161,11 @@ class Truncation:
         if not copy.is_current or partition.failed:
             return
         log = partition.log
-        if leader_end < log.end_offset:
+        if log.holes and copy.next_offset < leader_start <= log.end_offset:
+            # Nobody has what is missing below that any more, and nobody is to have it.
+            log.advance_log_start(leader_start)
+            self._ready(copy)
+        elif leader_end < log.end_offset:
             logger.warning("%s: broker %d ends at %d, before %d", partition, self._leader_id, leader_end, log.end_offset)
             self.cut([(copy, leader_end)])
         elif leader_start > log.end_offset:

@@ -9,7 +9,6 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from crc32c import crc32c
 
 from headrace.errors import KafkaError
 from headrace.records.batch import check_stored
@@ -26,19 +25,10 @@ from headrace.records.layout import (
 )
 from headrace.records.reader import Span, iter_spans, read_body
 from headrace.replication.producers import AbortedTransaction
-from headrace.storage.files import Disk, File, RealDisk
-from headrace.storage.index_sums import SUFFIX as SUMS_SUFFIX
-from headrace.storage.index_sums import IndexSums
-from headrace.storage.indexes import (
-    OFFSET_ENTRY_BYTES,
-    RELATIVE_OFFSET_MAX,
-    TIME_ENTRY_BYTES,
-    OffsetIndex,
-    TimeIndex,
-    encode_aborted,
-)
-from headrace.storage.indexing import read_tail
-from headrace.storage.swap import CLEANED_SUFFIX, Cleaned, Swap, begin_swap, discard, finish_swaps
+from headrace.storage.files import Disk, RealDisk
+from headrace.storage.indexes import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX, TIME_ENTRY_BYTES
+from headrace.storage.segment_writer import SegmentWriter, TooLarge
+from headrace.storage.swap import Cleaned, Swap, begin_swap, discard, finish_swaps
 
 if TYPE_CHECKING:
     from headrace.storage.log import Log
@@ -59,7 +49,6 @@ __all__ = [
 ]
 
 READ_BYTES = 1 << 20
-WRITE_BYTES = 1 << 20
 KEY_BYTES_MAX = 32
 """Longer keys are remembered by a digest of 16 bytes."""
 ENTRY_BYTES = 192
@@ -195,7 +184,7 @@ def compact(disk: Disk, job: Compaction, pace: Callable[[int], None] | None = No
         work = _Filter(job, last_offsets, clean_until)
         for group in _groups(job, clean_until):
             yield _clean_group(disk, job, group, work, pace)
-    except KafkaError as error:
+    except (KafkaError, TooLarge) as error:
         raise CompactionFailed(f"{job.folder}: {error}") from error
     except FileNotFoundError as error:
         raise CompactionFailed(f"{job.folder}: a segment was removed under way: {error}") from error
@@ -275,7 +264,7 @@ def _groups(job: Compaction, clean_until: int) -> Iterator[list[tuple[int, int]]
 def _clean_group(
     disk: Disk, job: Compaction, group: list[tuple[int, int]], work: "_Filter", pace: Callable[[int], None]
 ) -> Cleaned:
-    writer = _Writer(disk, job, group[0][0])
+    writer = SegmentWriter(disk, job.folder, group[0][0], job.index_interval_bytes)
     read, kept = work.records_read, work.records_kept
     try:
         for base_offset, _ in group:
@@ -506,92 +495,3 @@ def _sealed(
         count=count,
     )
     return header._replace(max_timestamp=max_timestamp), data
-
-
-class _Writer:
-    """The files of one cleaned segment. Indexes as `Segment` would have built them from the same batches."""
-
-    def __init__(self, disk: Disk, job: Compaction, base_offset: int) -> None:
-        self._disk = disk
-        self._job = job
-        self._base_offset = base_offset
-        self._file: File | None = self._create(".log")
-        self._parts: list[bytes | memoryview] = []
-        self._pending_bytes = 0
-        self._size = 0
-        self._since_index = 0
-        self._max_timestamp = NO_TIMESTAMP
-        self._max_timestamp_offset = -1
-        self._offsets = OffsetIndex()
-        self._times = TimeIndex()
-        self.aborted: list[AbortedTransaction] = []
-
-    def _create(self, suffix: str) -> File:
-        file = self._disk.open(f"{self._path(suffix)}{CLEANED_SUFFIX}", create=True)
-        file.truncate(0)
-        return file
-
-    def _path(self, suffix: str) -> str:
-        return f"{self._job.folder}/{self._base_offset:020d}{suffix}"
-
-    def append(self, header: BatchHeader, data: bytes | memoryview) -> None:
-        if self._size + len(data) > RELATIVE_OFFSET_MAX:
-            raise CompactionFailed(f"{self._path('.log')} would grow past 2 GiB")
-        if header.max_timestamp > self._max_timestamp:
-            self._max_timestamp = header.max_timestamp
-            self._max_timestamp_offset = header.last_offset
-        if self._since_index > self._job.index_interval_bytes:
-            self._offsets.append(header.last_offset - self._base_offset, self._size)
-            self._index_time()
-            self._since_index = 0
-        self._since_index += len(data)
-        self._size += len(data)
-        self._parts.append(data)
-        self._pending_bytes += len(data)
-        if self._pending_bytes >= WRITE_BYTES:
-            self._flush()
-
-    def _index_time(self) -> None:
-        if self._max_timestamp >= 0:
-            self._times.append(self._max_timestamp, self._max_timestamp_offset - self._base_offset)
-
-    def _flush(self) -> None:
-        assert self._file is not None
-        if self._parts:
-            self._file.append(b"".join(self._parts))
-        self._parts.clear()
-        self._pending_bytes = 0
-
-    def finish(self) -> int:
-        """Write and sync everything; returns the size of the log file."""
-        self._flush()
-        assert self._file is not None
-        self._file.sync()
-        self._index_time()
-        data = [self._offsets.encode(), self._times.encode(), b"".join(map(encode_aborted, self.aborted))]
-        self._write(".index", data[0])
-        self._write(".timeindex", data[1])
-        stale = f"{self._path('.txnindex')}{CLEANED_SUFFIX}"
-        if self.aborted:
-            self._write(".txnindex", data[2])
-        elif self._disk.exists(stale):
-            self._disk.remove(stale)
-        tail = read_tail(self._file, self._size)
-        latest = self._max_timestamp, self._max_timestamp_offset
-        sums = IndexSums(self._base_offset, self._size, crc32c(tail), *latest, *map(crc32c, data))
-        self._write(SUMS_SUFFIX, sums.encode())
-        return self._size
-
-    def _write(self, suffix: str, data: bytes) -> None:
-        file = self._create(suffix)
-        try:
-            if data:
-                file.append(data)
-            file.sync()
-        finally:
-            file.close()
-
-    def close(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()

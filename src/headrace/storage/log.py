@@ -22,15 +22,10 @@ from headrace.storage.epochs import EpochCache
 from headrace.storage.files import NO_SPACE, Buffer, Disk, File
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX
 from headrace.storage.indexing import INDEX_SUFFIXES
+from headrace.storage.mending import close_damaged, put_away
 from headrace.storage.pool import FilePool
 from headrace.storage.reader import LogReader, Slice
-from headrace.storage.recovery import (
-    CORRUPT_SUFFIX,
-    CUT_SUFFIX,
-    Hole,
-    RecoveryReport,
-    load_folder,
-)
+from headrace.storage.recovery import Hole, RecoveryReport, load_folder
 from headrace.storage.retention import DELETED_SUFFIX, expired_segments
 from headrace.storage.segment import CorruptSegment, Segment
 from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS, Snapshots, load_producers
@@ -438,9 +433,15 @@ class Log(LogReader):
     def _forget_holes(self, holes: list[Hole]) -> None:
         """What was set aside there is no longer part of the log: deleted, or about to be written anew."""
         for hole in holes:
-            self.disk.rename(hole.path, hole.path.removesuffix(CORRUPT_SUFFIX) + CUT_SUFFIX)
-            self.holes.remove(hole)
-            self._dirty_folders.add(self.path)
+            self.forget_hole(hole)
+
+    def forget_hole(self, hole: Hole) -> None:
+        put_away(self.disk, hole.path)
+        self.holes.remove(hole)
+        self._dirty_folders.add(self.path)
+
+    def _close_damaged(self, segment: Segment) -> None:
+        close_damaged(self, segment)
 
     def _shrinking(self) -> None:
         if self.failed is not None:

@@ -273,8 +273,11 @@ class LogReader:
     def set_aside(self, segment: Segment, reason: str) -> None:
         """Take a damaged segment out of service, whole and unchanged; its offsets are an error from now on."""
         if segment is self.active:
-            self.failed = OSError(f"{segment.handle.path}: {reason}")
-            return
+            try:
+                self._close_damaged(segment)
+            except OSError as error:
+                self.failed = OSError(f"{segment.handle.path}: {reason}; and it cannot be set aside: {error}")
+                return
         at = self.segments.index(segment)
         path = set_segment_aside(self.disk, segment, CORRUPT_SUFFIX)
         self.holes.append(Hole(segment.base_offset, self._bases[at + 1], path))
@@ -285,3 +288,18 @@ class LogReader:
         self._bound_segment = None
         if self.on_hole is not None:
             self.on_hole()
+
+    def _close_damaged(self, segment: Segment) -> None:
+        """Have another segment be the active one."""
+        raise NotImplementedError
+
+    def insert_segment(self, segment: Segment) -> None:
+        """Read a segment that is in place again, where a hole was."""
+        at = bisect_left(self._bases, segment.base_offset)
+        if self._bases[at] == segment.base_offset:  # an empty one, whose records were lost
+            assert not self.segments[at].size and self.segments[at] is not self.active
+            self.segments[at].close()
+            del self.segments[at], self._bases[at]
+        self.segments.insert(at, segment)
+        self._bases.insert(at, segment.base_offset)
+        self._bound_segment = None

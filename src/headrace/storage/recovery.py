@@ -221,12 +221,18 @@ def _load_segments(
 
 
 def _known_holes(path: str, names: Sequence[str], segments: list[Segment]) -> list[Hole]:
-    """Segments set aside in an earlier life: a hole reaches up to the next segment that is there."""
+    """Segments set aside in an earlier life: a hole reaches up to the next segment that is there, or the next hole.
+
+    One whose segment is in place again was mended.
+    """
     holes = []
-    for base in sorted(_segment_bases(names, ".log" + CORRUPT_SUFFIX)):
-        following = [segment.base_offset for segment in segments if segment.base_offset > base]
-        if following:
-            holes.append(Hole(base, following[0], f"{path}/{file_name(base, '.log' + CORRUPT_SUFFIX)}"))
+    mended = {segment.base_offset for segment in segments if segment.size}
+    missing = sorted(set(_segment_bases(names, ".log" + CORRUPT_SUFFIX)) - mended)
+    for base in missing:
+        if segments and base < segments[-1].base_offset:
+            edges = [segment.base_offset for segment in segments] + missing
+            end_offset = min(offset for offset in edges if offset > base)
+            holes.append(Hole(base, end_offset, f"{path}/{file_name(base, '.log' + CORRUPT_SUFFIX)}"))
     return holes
 
 

@@ -6,7 +6,9 @@ import pytest
 
 from headrace.client.errors import err_of
 from headrace.errors import Err
+from headrace.records.layout import iter_headers
 from headrace.storage.segment import file_name
+from headrace.storage.swap import Cleaned, begin_swap
 from tests.unit.broker.replicated import DATA, Brokers, T, contents, run
 
 
@@ -115,6 +117,111 @@ def test_a_damaged_segment_of_a_follower_is_copied_again() -> None:
         assert contents(brokers.partition(3)) == contents(brokers.partition(1))
 
     run(scenario)
+
+
+async def in_segments(brokers: Brokers, count: int = 3) -> None:
+    """Closed segments of three batches with ten records each, the same on all nodes, and an empty active one."""
+    for _ in range(count):
+        for _ in range(3):
+            assert await brokers.produce(1, 10) == "NONE"
+        for node_id in (1, 2, 3):
+            await brokers.in_step([1, node_id])
+            brokers.partition(node_id).log.roll(0)
+
+
+def flip(brokers: Brokers, node_id: int, base_offset: int, batch: int = 1) -> None:
+    """Rot one bit in the records of a batch of a closed segment."""
+    path = f"{DATA}/{T}-0/{file_name(base_offset, '.log')}"
+    disk = brokers.node(node_id).disk
+    position, header = list(iter_headers(disk.read_bytes(path)))[batch]
+    disk.flip(path, position + header.size - 5)
+
+
+def find(brokers: Brokers, node_id: int, base_offset: int) -> None:
+    """What a scrub does that has found damage."""
+    log = brokers.partition(node_id).log
+    log.set_aside(next(one for one in log.segments if one.base_offset == base_offset), "found by the test")
+
+
+def test_a_damaged_segment_is_repaired_in_place_and_the_rest_of_the_log_stays() -> None:
+    """FAULTS 34: out of the ISR while something is missing, and only what is missing is fetched."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2, 3])
+        await in_segments(brokers)
+        expected = contents(brokers.partition(1))
+        for base, batch in ((0, 0), (30, 1), (60, 2)):
+            flip(brokers, 3, base, batch)
+            find(brokers, 3, base)
+        end = brokers.partition(3).log.end_offset
+        fetched = brokers.broker(3).metrics.replication_bytes_in
+        await brokers.until(lambda: brokers.dictator.alterations == [(1, 2), (1, 2, 3)], timeout_s=60)
+        log = brokers.partition(3).log
+        assert not log.holes and log.end_offset == end and brokers.broker(3).metrics.truncations == 0
+        assert brokers.broker(3).metrics.holes_mended == 3 and brokers.broker(3).metrics.replication_bytes_in == fetched
+        assert contents(brokers.partition(3)) == expected
+        assert await brokers.produce(1, 10) == "NONE"
+        await brokers.in_step([1, 2, 3])
+        await brokers.node(3).stop()
+        await brokers.start(3)
+        await brokers.until(lambda: set(brokers.dictator.assigned().isr) == {1, 2, 3})
+        assert contents(brokers.partition(3)) == contents(brokers.partition(1))
+        assert not brokers.partition(3).log.holes
+
+    run(scenario)
+
+
+def test_what_the_leader_no_longer_has_is_forgotten() -> None:
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2, 3])
+        await in_segments(brokers)
+        brokers.world.network.partition(["b3"], ["b1"])
+        brokers.world.network.reset("b1", "b3")
+        flip(brokers, 3, 30, 0)
+        flip(brokers, 3, 30, 2)
+        find(brokers, 3, 30)
+        leader = brokers.partition(1)
+        leader.delete_up_to(45)
+        leader.log.delete_segments(1, 0)
+        await asyncio.sleep(1)
+        brokers.world.network.heal()
+        await brokers.until(lambda: not brokers.partition(3).log.holes, timeout_s=60)
+        await brokers.until(lambda: set(brokers.dictator.assigned().isr) == {1, 2, 3}, timeout_s=60)
+        assert brokers.partition(3).log.log_start_offset == 45
+        assert contents(brokers.partition(3)).endswith(contents(leader)[-1000:])
+
+    run(scenario)
+
+
+def test_a_compacted_log_whose_leader_has_cleaned_the_range_is_copied_from_its_start() -> None:
+    """A tombstone may have been in the damaged batch: the leader has dropped it with what it deleted, which is still here."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2, 3])
+        await in_segments(brokers)
+        brokers.dictator.configure(cleanup_policy="compact")
+        leader = brokers.partition(1).log
+        disk = brokers.node(1).disk
+        second = leader.segments[1]
+        position, _ = list(iter_headers(disk.read_bytes(second.handle.path)))[1]
+        data = disk.read_bytes(second.handle.path)
+        rest = data[:position] + data[position + header_size(data, position) :]
+        disk.replace_bytes(second.path(".log.cleaned"), rest)
+        cleaned = Cleaned(30, ((30, second.size),), len(rest), 60, 30, 20)
+        swap = begin_swap(leader, cleaned)
+        assert swap is not None
+        swap.run()
+        swap.finish()
+        flip(brokers, 3, 30, 1)
+        find(brokers, 3, 30)
+        await brokers.until(lambda: brokers.dictator.alterations == [(1, 2), (1, 2, 3)], timeout_s=60)
+        assert contents(brokers.partition(3)) == contents(brokers.partition(1))
+
+    run(scenario)
+
+
+def header_size(data: bytes, position: int) -> int:
+    return next(header.size for at, header in iter_headers(data) if at == position)
 
 
 @pytest.mark.parametrize("who", [1, 3])

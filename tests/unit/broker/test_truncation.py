@@ -41,7 +41,7 @@ def test_a_disk_that_fails_is_blamed_itself_and_the_other_is_cut(failing: str) -
         metrics=SimpleNamespace(truncations=0),
     )
     disk.fail("truncate", path=f"{failing}/*")
-    Truncation(broker, 2, 1.0, ready.append, lambda copy: None).cut(cuts)
+    Truncation(broker, 2, 1.0, ready.append, lambda copy: None, lambda copy: None).cut(cuts)
     assert blamed == [failing]
     whole = [copy for copy, _ in cuts if logs.dir_of(copy.partition.log).path != failing]
     assert ready == whole and [copy.partition.log.end_offset for copy in whole] == [2, 2]

@@ -7,7 +7,7 @@ virtual time passes. One seed is one history.
 import asyncio
 import gc
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
@@ -66,6 +66,13 @@ class SimRuntime:
         groups = compact(self.disk, job)
         while (group := await self.run_in_thread(next, groups, None)) is not None:
             yield group
+
+    async def steps(
+        self, work: Callable[..., Iterator[T]], *arguments: Any, bytes_per_second: float = 0.0
+    ) -> AsyncIterator[T]:
+        steps = work(self.disk, *arguments, lambda _: None)
+        while (step := await self.run_in_thread(next, steps, None)) is not None:
+            yield step
 
     def run_all(self, work: list[Callable[[], None]]) -> None:
         for step in work:

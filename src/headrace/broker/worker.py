@@ -1,0 +1,125 @@
+"""Work that reads whole files, in a process of its own: it would hold the broker's interpreter lock and enter every latency.
+
+The broker's end is an async iterator, the worker's a loop that sends one step and waits until it was taken.
+"""
+
+import ctypes
+import os
+import platform
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from headrace.storage.files import RealDisk
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+UNLIMITED = float("inf")
+PR_SET_PDEATHSIG = 1
+NICE = 10
+IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "riscv64": 30, "ppc64le": 273, "s390x": 282}
+"""Number of the system call, which libc has no function for."""
+IOPRIO_WHO_PROCESS = 1
+IOPRIO_IDLE = 3 << 13
+"""Only when nobody else wants the disk. Schedulers that know no priorities pass it over."""
+
+
+class Pace:
+    """A limit of bytes in a second: sleeps off what was too fast. Travels to the process that works."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._started: float | None = None
+        self._done = 0
+
+    def __call__(self, length: int) -> None:
+        now = time.monotonic()
+        if self._started is None:
+            self._started = now
+        self._done += length
+        ahead = self._done / self._rate - (now - self._started)
+        if ahead > 0:
+            time.sleep(ahead)
+
+
+async def in_process(
+    run: Callable[..., Awaitable[Any]], name: str, end_wait_s: float, serve: Callable[..., None], *arguments: Any
+) -> AsyncIterator[Any]:
+    """What `serve(pipe, *arguments)` sends from another process. `run` runs what blocks in a thread."""
+    # Spawned, not forked: a fork would inherit listening sockets and locks.
+    from multiprocessing import get_context
+
+    context = get_context("spawn")
+    here, there = context.Pipe()
+    worker = context.Process(target=_serve, args=(there, serve, arguments), name=name, daemon=True)
+    await run(worker.start)
+    there.close()
+    try:
+        while (answer := await run(here.recv)) is not None:
+            if isinstance(answer, Exception):
+                raise answer
+            yield answer
+            here.send(True)
+    except EOFError:
+        raise OSError(f"the process {name} died") from None
+    finally:
+        here.close()  # whatever it waits for, it then ends
+        await run(_end, worker, end_wait_s)
+
+
+def _serve(connection: Any, serve: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """In the worker: it must not die of the Ctrl-C that its parent turns into an orderly stop, and gives way to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not _die_with_parent():
+        return
+    os.nice(NICE)
+    with suppress(EOFError, BrokenPipeError):
+        serve(connection, *arguments)
+
+
+def take_steps(
+    connection: Any, work: Callable[..., Iterator[Any]], arguments: tuple[Any, ...], bytes_per_second: float
+) -> None:
+    """`work` at the far end of a pipe: sends steps, waits for True after each, ends with None or an OSError."""
+    use_idle_disk_time()
+    try:
+        for step in work(RealDisk(), *arguments, Pace(bytes_per_second)):
+            connection.send(step)
+            if not connection.recv():
+                return
+    except OSError as error:
+        connection.send(error)
+    else:
+        connection.send(None)
+
+
+def use_idle_disk_time() -> None:
+    """Have this process read and write only what others leave it of the disk's time, where the system has that."""
+    number = IOPRIO_SET.get(platform.machine())
+    if number is not None and platform.system() == "Linux":
+        with suppress(AttributeError, OSError):
+            ctypes.CDLL(None).syscall(number, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE)
+
+
+def _die_with_parent() -> bool:
+    """Have the kernel end this process when the broker is killed. False if that has happened already.
+
+    The next broker compacts the same log into files of the same names: two writers would make one broken segment.
+    """
+    from multiprocessing import parent_process
+
+    parent = parent_process()
+    with suppress(AttributeError, OSError):  # not Linux
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    return parent is None or parent.is_alive()
+
+
+def _end(worker: "BaseProcess", wait_s: float) -> None:
+    if wait_s:
+        worker.join(timeout=wait_s)
+    if worker.is_alive():
+        worker.kill()
+        worker.join()
