@@ -1,4 +1,4 @@
-"""What a broker does by the clock: retention, compaction, checkpoints, idle connections, watching its own lag."""
+"""What a broker does by the clock: retention, compaction, scrubbing, checkpoints, idle connections, watching its own lag."""
 
 import logging
 from asyncio import TimerHandle
@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from headrace.broker.cleaner import Cleaner
+from headrace.broker.scrubber import Scrubber
 from headrace.broker.stalled_frames import StalledFrames
 from headrace.storage.files import NO_SPACE
 from headrace.storage.index_check import IndexCheck, unread_segments
@@ -20,6 +21,7 @@ logger = logging.getLogger("headrace.maintenance")
 LAG_INTERVAL_MS = 250
 FLUSH_CHECK_MS = 500
 METADATA_CHECK_MS = 10_000
+SCRUB_CHECK_MS = 60_000
 IDLE_CHECK_MS = 10_000
 NEW_LOGS_S = 0.25
 """How soon new logs get a line in the checkpoints, by which a later start would miss them."""
@@ -39,6 +41,7 @@ class Maintenance:
         self._stopped = False
         self.cleaner = Cleaner(broker)
         self._stalled: StalledFrames[Connection] = StalledFrames()
+        self.scrubber = Scrubber(broker)
         self._lag_expected = 0.0
         self._planning_s = 0.0
 
@@ -49,6 +52,7 @@ class Maintenance:
         self._every("retention", lambda: config["log.retention.check.interval.ms"], self._retention, first_ms)
         self._every("watermarks", lambda: config["replica.high.watermark.checkpoint.interval.ms"], self._checkpoint)
         self._every("compaction", lambda: broker.config["log.cleaner.backoff.ms"], self.cleaner.run)
+        self._every("scrub", lambda: SCRUB_CHECK_MS, self.scrubber.run, first_ms)
         self._every("flush", lambda: FLUSH_CHECK_MS, self._flush)
         self._every("metadata", lambda: METADATA_CHECK_MS, self._broker.node.quorum.maintain)
         self._every("idle", self._idle_check_ms, self._idle)

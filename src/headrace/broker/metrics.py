@@ -67,6 +67,8 @@ class Metrics:
         self.sync_seconds = Latency()
         self.compactions = 0
         self.holes_mended = 0
+        self.segments_damaged = 0
+        self.scrub_bytes = 0
 
     def request_latency(self, api_key: int) -> Latency:
         latency = self.requests.get(api_key)
@@ -132,6 +134,8 @@ class Collector:
             ("headrace_connections_stalled_closed", "Connections closed over a half-sent request", metrics.connections_stalled_closed),
             ("headrace_produce_errors", "Partitions of Produce requests that were refused", metrics.produce_errors),
             ("headrace_compactions", "Compactions that finished", metrics.compactions),
+            ("headrace_scrub_bytes", "Bytes of segments that were checked for damage", metrics.scrub_bytes),
+            ("headrace_segments_damaged", "Segments that a check found damaged", metrics.segments_damaged),
             ("headrace_holes_mended", "Damaged ranges fetched again and put in place", metrics.holes_mended),
             ("headrace_fetch_session_evictions", "Fetch sessions evicted", broker.sessions.evictions),
             ("headrace_replication_bytes_in", "Bytes copied from leaders", metrics.replication_bytes_in),
@@ -156,6 +160,7 @@ class Collector:
             gauge.add_metric([], value)
             yield gauge
         yield from self._replication()
+        yield from self._scrub()
         yield from controller_metrics.collect(broker)
         yield from self._topics()
         yield from self._groups()
@@ -174,6 +179,21 @@ class Collector:
             ("headrace_at_min_isr", "Led here, with just enough in sync", sum(len(x.isr) == x.min_isr for x in led)),
             ("headrace_offline_replicas", "Replicas whose disk failed", sum(p.failed for topic in topics for p in topic)),
             ("headrace_fetchers", "Connections over which leaders are copied", len(self._broker.replicas.fetchers)),
+        ):
+            gauge = GaugeMetricFamily(name, doc)
+            gauge.add_metric([], value)
+            yield gauge
+
+    def _scrub(self) -> Iterator[Any]:
+        """How much of the files is checked for damage, and what is missing."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        status = self._broker.maintenance.scrubber.status()
+        progress = status.bytes_done / status.bytes_total if status.bytes_total else 0.0
+        for name, doc, value in (
+            ("headrace_scrub_last_pass_timestamp_seconds", "When all segments were last checked", status.last_pass_ms / 1000),
+            ("headrace_scrub_progress_ratio", "How much of the pass under way is done", progress if status.is_running else 1.0),
+            ("headrace_holes", "Ranges of offsets that are damaged and not repaired", status.missing),
         ):
             gauge = GaugeMetricFamily(name, doc)
             gauge.add_metric([], value)

@@ -1,4 +1,4 @@
-"""`headrace cluster`: status, elect, forget; moving replicas is in `cluster_moves`, the quorum in `cluster_quorum`.
+"""`headrace cluster`: status, elect, forget; moving replicas is in `cluster_moves`, the quorum in `cluster_quorum`, checks in `scrub`.
 
 All of it goes through requests that Kafka serves to clients, so it works against Apache Kafka too.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from headrace.cli import cluster_moves, cluster_quorum
+from headrace.cli import cluster_moves, cluster_quorum, scrub
 from headrace.cli.cluster_quorum import quorum_facts
 from headrace.cli.dump.report import counted
 from headrace.cli.output import BOOTSTRAP, JSON, command_group, print_json, print_table, size_text, with_admin
@@ -24,6 +24,7 @@ app.add_typer(cluster_quorum.app, name="quorum")
 app.command("reassign")(cluster_moves.reassign)
 app.command("drain")(cluster_moves.drain)
 app.command("balance")(cluster_moves.balance)
+app.command("scrub")(scrub.scrub_cluster)
 
 SHOWN_MAX = 20
 """Partitions in trouble that are named one by one."""

@@ -1,4 +1,4 @@
-"""`headrace log dump`: show and check the files in a data folder, without a broker and without changing anything."""
+"""`headrace log dump` and `scrub`: show and check the files in a data folder, without a broker and without changing anything."""
 
 import os
 import stat
@@ -15,16 +15,14 @@ from headrace.cli.dump.segments import VALUE_BYTES_SHOWN, dump_segment
 from headrace.cli.dump.sidecars import dump_sidecar
 from headrace.cli.dump.verify import verify_indexes
 from headrace.cli.output import command_group
+from headrace.cli.scrub import scrub_folders
 from headrace.client.errors import ClientError
 from headrace.storage.recovery import CORRUPT_SUFFIX
 
 app = command_group("Look into the files that a broker keeps.", no_args_is_help=True)
 
 
-# A group of its own even with one command: `headrace log dump` is the name people know.
-@app.callback()
-def group() -> None:
-    """Look into the files that a broker keeps."""
+app.command("scrub")(scrub_folders)
 
 
 @app.command("dump")

@@ -1,6 +1,7 @@
 """`headrace topic`: create, list, describe, delete, alter."""
 
 import asyncio
+import time
 from typing import Any
 
 import typer
@@ -16,7 +17,7 @@ from headrace.cli.output import (
     size_text,
     with_admin,
 )
-from headrace.client.admin import EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource, Resource
+from headrace.client.admin import EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource, ReplicaSize, Resource
 from headrace.client.cluster import Topic
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.config.topic import suggestion
@@ -137,8 +138,8 @@ async def _describe(admin: Admin, name: str) -> dict[str, Any]:
     topic = await admin.describe_topic(name)
     configs = await admin.describe_configs(Resource.TOPIC, name)
     led = [index for index, partition in topic.partitions.items() if partition.leader >= 0]
-    starts, ends, sizes = await asyncio.gather(
-        _offsets(admin, name, led, EARLIEST), _offsets(admin, name, led, LATEST), _sizes(admin, topic)
+    starts, ends, replicas = await asyncio.gather(
+        _offsets(admin, name, led, EARLIEST), _offsets(admin, name, led, LATEST), _replicas(admin, topic)
     )
     return {
         **_summary(topic),
@@ -153,7 +154,8 @@ async def _describe(admin: Admin, name: str) -> dict[str, Any]:
                 "offline": list(p.offline),
                 "start_offset": starts.get(p.index),
                 "end_offset": ends.get(p.index),
-                "size_bytes": sizes.get(p.index),
+                "size_bytes": replicas[p.index].size_bytes if p.index in replicas else None,
+                "checked_ms": replicas[p.index].checked_ms if p.index in replicas else None,
             }
             for p in topic.partitions.values()
         ],
@@ -173,20 +175,20 @@ async def _offsets(admin: Admin, name: str, indexes: list[int], timestamp: int) 
     return {index: row.offset for index, row in found.items()}
 
 
-async def _sizes(admin: Admin, topic: Topic) -> dict[int, int]:
-    """Bytes of each partition at its leader, as far as brokers tell."""
+async def _replicas(admin: Admin, topic: Topic) -> dict[int, ReplicaSize]:
+    """What each partition's leader says of its files, as far as brokers tell."""
     by_leader: dict[int, list[int]] = {}
     for partition in topic.partitions.values():
         if partition.leader >= 0:
             by_leader.setdefault(partition.leader, []).append(partition.index)
-    sizes: dict[int, int] = {}
+    found: dict[int, ReplicaSize] = {}
     for leader, indexes in by_leader.items():
         try:
             dirs = await admin.describe_log_dirs(leader, {topic.name: indexes})
         except ClientError:
             continue
-        sizes.update((r.partition, r.size_bytes) for d in dirs for r in d.replicas if not r.is_future)
-    return sizes
+        found.update((r.partition, r) for d in dirs for r in d.replicas if not r.is_future)
+    return found
 
 
 def _print_description(topic: dict[str, Any]) -> None:
@@ -203,11 +205,19 @@ def _print_description(topic: dict[str, Any]) -> None:
             _or_unknown(p["start_offset"]),
             _or_unknown(p["end_offset"]),
             size_text(-1 if p["size_bytes"] is None else p["size_bytes"]),
+            checked_text(p["checked_ms"]),
         )
         for p in topic["partition_details"]
     ]
-    columns = ("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "OFFLINE", "START", "END", "SIZE")
+    columns = ("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "OFFLINE", "START", "END", "SIZE", "CHECKED")
     print_table(columns, rows, numbers=("PARTITION", "LEADER", "START", "END", "SIZE"))
+
+
+def checked_text(checked_ms: int | None) -> str:
+    """When the leader last read all of it to find damage."""
+    if checked_ms is None:
+        return "?"
+    return "never" if checked_ms < 0 else time.strftime("%Y-%m-%d %H:%M", time.localtime(checked_ms / 1000))
 
 
 def _nodes(nodes: list[int]) -> str:

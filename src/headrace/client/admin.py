@@ -20,6 +20,8 @@ from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.protocol.lag_tag import FIRST_VERSION, tagged, value_in
+from headrace.protocol.scrub_tag import FIRST_VERSION as SCRUB_VERSION
+from headrace.protocol.scrub_tag import ScrubQuestion, ScrubStatus, ask, replica_in, status_in
 
 T = TypeVar("T")
 
@@ -88,6 +90,10 @@ class ReplicaSize(msgspec.Struct, frozen=True):
     size_bytes: int
     offset_lag: int
     is_future: bool
+    checked_ms: int | None = None
+    """When all of it was last checked for damage, -1 if never; None from a broker that is no Headrace."""
+    holes: int = 0
+    """Ranges of offsets that are damaged and not repaired yet."""
 
 
 class LogDir(msgspec.Struct, frozen=True):
@@ -284,19 +290,32 @@ class Admin:
 
     async def describe_log_dirs(self, node_id: int, topics: Mapping[str, Sequence[int]] | None = None) -> list[LogDir]:
         """The data folders of one broker and what lies in them; only some topics' partitions if given."""
+        answer = await self._describe_log_dirs(node_id, topics, ScrubQuestion())
+        return [_log_dir(node_id, row) for row in answer.results]
+
+    async def scrub(self, node_id: int, question: ScrubQuestion) -> ScrubStatus | None:
+        """Ask a broker to check its files now, or how far it is; None from a broker that is no Headrace."""
+        answer = await self._describe_log_dirs(node_id, {}, question)
+        return status_in(answer.unknown_tags)
+
+    async def _describe_log_dirs(
+        self, node_id: int, topics: Mapping[str, Sequence[int]] | None, question: ScrubQuestion
+    ) -> m.DescribeLogDirsResponse:
         kind = m.DescribeLogDirsRequest
         rows = None
         if topics is not None:
             rows = [kind.DescribableLogDirTopic(topic=topic, partitions=list(indexes)) for topic, indexes in topics.items()]
-        request = kind(topics=rows)
 
-        async def attempt() -> list[LogDir]:
+        async def attempt() -> m.DescribeLogDirsResponse:
             connection = await self.cluster.broker_connection(node_id)
+            request = kind(topics=rows)
+            if connection.version_of(ApiKey.DESCRIBE_LOG_DIRS) >= SCRUB_VERSION:
+                request.unknown_tags = ask(question)
             answer: m.DescribeLogDirsResponse = await connection.request(
                 ApiKey.DESCRIBE_LOG_DIRS, request, timeout_s=self.cluster.request_timeout_s
             )
             check(answer.error_code, f"log dirs of broker {node_id}")
-            return [_log_dir(node_id, row) for row in answer.results]
+            return answer
 
         return await self.cluster.retrying(attempt)
 
@@ -431,10 +450,13 @@ def only(rows: Sequence[T], api: str) -> T:
 
 def _log_dir(node_id: int, row: m.DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDir:
     replicas = tuple(
-        ReplicaSize(topic.name, part.partition_index, part.partition_size, part.offset_lag, part.is_future_key)
+        ReplicaSize(
+            topic.name, part.partition_index, part.partition_size, part.offset_lag, part.is_future_key,
+            *(replica_in(part.unknown_tags) or (None, 0)),
+        )
         for topic in row.topics
         for part in topic.partitions
-    )
+    )  # fmt: skip
     return LogDir(node_id, row.log_dir, err_of(row.error_code), row.total_bytes, row.usable_bytes, replicas)
 
 

@@ -1,4 +1,5 @@
-"""DescribeLogDirs v1-5. v3: an error for the whole answer. v4: the file system's size. v5: cordoned directories."""
+"""DescribeLogDirs v1-5. v2: how far files are checked for damage (`protocol/scrub_tag.py`). v3: an error for the whole
+answer. v4: the file system's size. v5: cordoned directories."""
 
 from typing import TYPE_CHECKING
 
@@ -6,6 +7,7 @@ from headrace.broker.connection import Request
 from headrace.broker.partition import Partition
 from headrace.errors import Err
 from headrace.protocol import messages as m
+from headrace.protocol.scrub_tag import answer, question_in, replica_answer
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -25,6 +27,12 @@ def describe_log_dirs(
         if directory in by_dir and (wanted is None or (partition.topic, partition.index) in wanted):
             by_dir[directory].append(partition)
     response = R()
+    scrubber = broker.maintenance.scrubber
+    question = question_in(message.unknown_tags)
+    if question is not None:
+        if question.start:
+            scrubber.start_now(question.topics)
+        response.unknown_tags = answer(scrubber.status())
     for log_dir in broker.logs.dirs:
         path, partitions = log_dir.path, by_dir[log_dir.path]
         if log_dir.failed is not None:
@@ -34,9 +42,10 @@ def describe_log_dirs(
         topics: dict[str, R.DescribeLogDirsTopic] = {}
         for partition in partitions:
             topic = topics.setdefault(partition.topic, R.DescribeLogDirsTopic(name=partition.topic))
-            topic.partitions.append(
-                R.DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size)
-            )
+            row = R.DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size)
+            if question is not None:
+                row.unknown_tags = replica_answer(scrubber.checked_ms(partition), len(partition.log.holes))
+            topic.partitions.append(row)
         response.results.append(
             R.DescribeLogDirsResult(
                 log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable
