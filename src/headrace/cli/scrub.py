@@ -30,7 +30,7 @@ def scrub_folders(
     paths: list[Path] = typer.Argument(..., metavar="PATH", help="Log files, partition folders or whole data folders.", show_default=False),
     as_json: bool = JSON,
 ) -> None:
-    """Read every segment and check it: checksums, and whether offsets and epochs are in order.
+    """Check segments in a folder: checksums, offsets and epochs.
 
     Changes nothing, and works beside a running broker, Headrace's or Apache Kafka's.
 
@@ -88,9 +88,9 @@ def scrub_cluster(
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
-    """Have every broker check its segments now, and repair what is damaged from other replicas.
+    """Have brokers check their segments now and repair damage.
 
-    Without --wait it returns at once; the checks go on. The exit code is 1 if something is damaged and not repaired.
+    What is damaged on one broker is fetched again from another. Without --wait it returns at once; the checks go on. The exit code is 1 if something is damaged and not repaired.
     """
 
     async def work(admin: Admin) -> dict[int, ScrubStatus | None]:

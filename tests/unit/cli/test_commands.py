@@ -84,7 +84,7 @@ def test_topics_from_birth_to_death(command, headrace):
     assert [row["partition"] for row in described["partition_details"]] == [0, 1, 2, 3]
     assert described["partition_details"][0] == {
         "partition": 0, "leader": 1, "leader_epoch": 0, "replicas": [1], "isr": [1], "offline": [],
-        "start_offset": 0, "end_offset": 0, "size_bytes": 0,
+        "start_offset": 0, "end_offset": 0, "size_bytes": 0, "checked_ms": -1,
     }  # fmt: skip
     assert command("topic", "alter", "cli-a", "--unset", "segment.mss", *at) == (
         1, "", "headrace: --unset segment.mss: there is no such topic option (did you mean segment.ms?)\n"
