@@ -279,8 +279,10 @@ class LogReader:
                 self.failed = OSError(f"{segment.handle.path}: {reason}; and it cannot be set aside: {error}")
                 return
         at = self.segments.index(segment)
+        edges = [self._bases[at + 1], *(hole.start_offset for hole in self.holes)]
+        end_offset = min(edge for edge in edges if edge > segment.base_offset)
         path = set_segment_aside(self.disk, segment, CORRUPT_SUFFIX)
-        self.holes.append(Hole(segment.base_offset, self._bases[at + 1], path))
+        self.holes.append(Hole(segment.base_offset, end_offset, path))
         self.recovery.say(f"set {os.path.basename(path)} aside: {reason}")
         del self.segments[at]
         del self._bases[at]

@@ -148,6 +148,24 @@ def test_damage_at_both_ends_and_in_the_middle_of_a_segment() -> None:
     assert not log.holes and served(log) == by_offset(written)
 
 
+def test_damage_beside_a_hole() -> None:
+    disk, log, written = grown()
+    log = reopened(disk, log)
+    base, _ = damage(disk, log, 2, 80)
+    log.set_aside(log.segments[2], "found by the test")
+    mend(log)
+    before = next(segment for segment in log.segments if segment.base_offset == log.segments[2].base_offset)
+    other, _ = damage(disk, log, log.segments.index(before), 80)
+    log.set_aside(before, "found by the test")
+    mend(log)
+    assert sorted(hole.start_offset for hole in log.holes) == sorted((base, other))
+    expected = by_offset(written)
+    del expected[base], expected[other]
+    assert served(log) == expected and served(reopened(disk, log)) == expected
+    fill(log, written)
+    assert not log.holes and served(log) == by_offset(written)
+
+
 def test_a_whole_batch_within_a_damaged_one_is_not_taken_for_one() -> None:
     """A record may hold a batch that would fit. Behind it the rest of the record follows, and no other batch."""
     disk = MemoryDisk()
