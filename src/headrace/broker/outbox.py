@@ -225,6 +225,7 @@ class SocketOutbox:
     def close(self) -> None:
         if not self._closed:
             self._closed = self.blocked = True
+            self._resumed = _nobody  # was the connection, which has this: neither should wait for the garbage collector
             self._socket.detach()
             release(self._queue)
             self._queue.clear()
@@ -291,6 +292,10 @@ class TransportOutbox:
             self._closed = self.blocked = True
             release(self._queue)
             self._queue.clear()
+
+
+def _nobody() -> None:
+    """Whose turn it is once all is over."""
 
 
 def is_on_this_host(transport: BaseTransport) -> bool:

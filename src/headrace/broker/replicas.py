@@ -482,6 +482,8 @@ class Replicas:
         if partition.failed:
             return
         self._broker.maintenance.cleaner.forget(partition)
+        # It leads back to the partition: a circle, which only the garbage collector would find, long after.
+        partition.log.on_hole = None
         try:
             folder = self._broker.logs.remove(partition.log)
         except OSError as error:

@@ -21,6 +21,19 @@ class Owner(Protocol):
     def evicted(self) -> None: ...
 
 
+class _Nobody:
+    """Owns what is closed."""
+
+    def is_dirty(self) -> bool:
+        return False
+
+    def evicted(self) -> None:
+        pass
+
+
+NOBODY = _Nobody()
+
+
 class Handle:
     """One path that is opened on demand. `file` is None while evicted; `pins` > 0 forbids eviction."""
 
@@ -63,6 +76,8 @@ class Handle:
             self._drop()
 
     def _drop(self) -> None:
+        # Nobody asks it again, and it has this handle: both should go with their last user, not with the next collection.
+        self.owner = NOBODY
         file, self.file = self.file, None
         if file is not None:
             self.pool.forget(self)
