@@ -39,7 +39,7 @@ def test_no_turn_of_the_loop_is_long_while_large_frames_come_and_go(tmp_path: Pa
 
 
 def test_memory_is_taken_as_bytes_come_and_given_back_when_the_rest_does_not(tmp_path: Path) -> None:
-    config = {"request.receive.timeout.ms": 1000, "queued.max.request.bytes": 64 << 20}
+    config = {"request.receive.timeout.ms": 1000, "queued.max.request.bytes": 128 << 20}
     with HeadraceProcess(tmp_path / "data", config=config) as process:
         create_topic(process.port, "t")
         before = rss_bytes(process.pid)

@@ -142,6 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         self._idle_poll = listener.broker.idle_poll
         self._turns = listener.broker.turns
         self._frame_bytes_max = listener.broker.settings.request_bytes_max
+        self._control_bytes_max = listener.broker.settings.control_bytes_max
         self._parked_max = listener.broker.settings.parked_requests_max
         self.buf = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buf)
@@ -263,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
         out: list[Chunk] = []
         out_bytes = produced = fetched = 0
         turn = TURN_FRAMES
-        frame_bytes_max = self._frame_bytes_max
+        frame_bytes_max, control_bytes_max = self._frame_bytes_max, self._control_bytes_max
         shortcuts = self.shortcuts if buf.__class__ is bytearray else _no_shortcuts
         small = filled - pos <= SMALL_BYTES
         clock = self._clock
@@ -278,6 +279,8 @@ class Connection(asyncio.BufferedProtocol):
                 length, api_key, version, correlation_id, client_id_length = _header(buf, pos)
                 if not HEADER_BYTES_MIN <= length <= frame_bytes_max:
                     self._check_length(length)
+                if length > control_bytes_max and api_key != PRODUCE and api_key != FETCH:
+                    raise ProtocolError(f"request {api_key} of {length} bytes; the limit is {control_bytes_max}")
                 end = pos + 4 + length
                 if end > filled:
                     break
@@ -556,6 +559,12 @@ class Connection(asyncio.BufferedProtocol):
         log.warning("closing connection from %s: %s", self.peer_host, error)
         self.closing = True
         self._go_on()  # answers to earlier requests still leave, then it closes
+
+    def unreadable(self, error: Exception) -> None:
+        """A request that has a place in the queue turns out not to be Kafka's protocol. Those before it are answered."""
+        if not self.closed:
+            self._fail(error)
+            self.transport.abort()
 
 
 def _address(name: tuple[str, int] | None) -> tuple[str, int]:

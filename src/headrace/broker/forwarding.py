@@ -13,6 +13,7 @@ from headrace.broker.connection import Connection, Request
 from headrace.broker.controller import ActiveController, Caller
 from headrace.broker.handlers.controller_registry import FORWARDED
 from headrace.broker.handlers.refusals import is_from_inactive, refusal
+from headrace.broker.large_requests import RequestPart
 from headrace.broker.router import encode_answer
 from headrace.client.errors import err_of
 from headrace.errors import Err, KafkaError
@@ -39,6 +40,8 @@ def forward(broker: "Broker", request: Request, message: Any) -> Awaitable[Any]:
     key = ApiKey(request.api_key)
     if broker.controller is not None and broker.node.quorum.is_active:
         return broker.controller.handle(key, message, Caller(request.version, request.connection))
+    if isinstance(request, RequestPart):
+        return forward_part(broker, request, message)
     data = bytes(request.view[request.pos - HEADER_BYTES : request.end])
     return _in_envelope(broker, key, request.version, data, message, request.connection.peer_host)
 

@@ -11,7 +11,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.connection import Answer, Request
-from headrace.errors import Err
+from headrace.broker.large_requests import LargeRequests, RequestPart, large_from_bytes
+from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, Api, ApiKey
 from headrace.protocol.primitives import ProtocolError, decode_uvarint
@@ -42,9 +43,13 @@ class Router:
         self._latency = {key: broker.metrics.request_latency(key) for key in self.apis}
         # What every request asks first, in one look-up.
         self._entries = {
-            key: (api.min_version, api.latest_stable, api.flexible_from, self._hot.get(key), api, self._handlers.get(key))
+            key: (
+                api.min_version, api.latest_stable, api.flexible_from, self._hot.get(key), api, self._handlers.get(key),
+                large_from_bytes(key),
+            )
             for key, api in self.apis.items()
-        }
+        }  # fmt: skip
+        self._large = LargeRequests(broker)
         self._clock = broker.runtime.perf_counter
 
     def versions(self, api: Api) -> tuple[int, int]:
@@ -57,7 +62,7 @@ class Router:
         entry = self._entries.get(request.api_key)
         if entry is None or not entry[0] <= version <= entry[1]:
             return self._unsupported(request)
-        _, _, flexible_from, hot, api, handler = entry
+        _, _, flexible_from, hot, api, handler, large_bytes = entry
         pos = request.pos
         if request.client_id_length > 0:
             pos += request.client_id_length
@@ -68,6 +73,10 @@ class Router:
         if hot is not None:
             return hot(request, pos)  # counted by the connection, many at a time
         assert handler is not None
+        if request.end - pos > large_bytes:
+            body = bytes(request.view[pos : request.end])
+            self._broker.spawn(self._in_portions(api, request, handler, body, request.client_id))
+            return None
         # Bytes behind the message are ignored, as Kafka does: librdkafka sends some (Metadata for all topics).
         message, _ = api.request.decoder(version)(request.buf, pos, request.end)
         result = handler(self._broker, request, message)
@@ -89,8 +98,35 @@ class Router:
         self.parked_done(request)
         request.complete(answer)
 
+    async def _in_portions(
+        self, api: Api, request: Request, handler: Handler, body: bytes, client_id: str | None
+    ) -> None:
+        """A request that would hold up all others."""
+
+        def decode(data: bytes) -> Any:
+            return api.request.decoder(request.version)(data, 0, len(data))[0]
+
+        def encode(message: Any) -> bytes:
+            return encode_answer(api, request.version, request.correlation_id, message)
+
+        try:
+            answer = await self._large.work(request, decode, handler, encode, body, client_id)
+        except (ProtocolError, KafkaError) as error:
+            request.connection.unreadable(error)
+            return
+        except Exception:
+            self._failed(api, request)
+            return
+        if answer is not None:
+            self.parked_done(request)
+            request.complete(answer)
+
     def answer(self, request: Request, message: Any) -> None:
         """Answer a request whose handler returned None. Never raises: whoever calls has others to answer."""
+        if isinstance(request, RequestPart):
+            if not request.answered.done():
+                request.answered.set_result(message)
+            return
         if request.connection.closed:
             return
         api = self.apis[request.api_key]

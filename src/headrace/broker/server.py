@@ -72,6 +72,7 @@ class Settings(NamedTuple):
     """Options read on the way of every request, looked up once."""
 
     request_bytes_max: int
+    control_bytes_max: int
     fetch_bytes_max: int
     parked_requests_max: int
 
@@ -79,6 +80,7 @@ class Settings(NamedTuple):
     def of(config: BrokerConfig) -> "Settings":
         return Settings(
             config["socket.request.max.bytes"],
+            config["control.request.max.bytes"],
             config["fetch.max.bytes"],
             config["max.parked.requests.per.connection"],
         )

@@ -38,23 +38,26 @@ ProduceTopic = tuple[str | bytes, list[ProducePartition]]
 ProduceQuery = tuple[str | None, int, int, list[ProduceTopic]]
 
 
-def decode_produce(buf: Buffer, pos: int, end: int, version: int) -> ProduceQuery:
-    """The Produce request, v3 to v13, whose body is buf[pos:end]; `end` must lie inside `buf`."""
+def decode_produce(buf: Buffer, pos: int, end: int, version: int, rows_max: int = 1 << 31) -> ProduceQuery:
+    """The Produce request, v3 to v13, whose body is buf[pos:end]; `end` must lie inside `buf`.
+
+    With more than `rows_max` topics or partitions it is refused before they are read.
+    """
     try:
         if version < 9:
             if version < 3:
                 raise UnsupportedVersion(f"ProduceRequest has no version {version}")
-            return _produce_plain(buf, pos, end)
+            return _produce_plain(buf, pos, end, rows_max)
         if version > 13:
             raise UnsupportedVersion(f"ProduceRequest has no version {version}")
         if version >= 13:
-            return _one_by_id(buf, pos, end) or _produce_compact(buf, pos, end, True)
-        return _one_by_name(buf, pos, end) or _produce_compact(buf, pos, end, False)
+            return _one_by_id(buf, pos, end) or _produce_compact(buf, pos, end, True, rows_max)
+        return _one_by_name(buf, pos, end) or _produce_compact(buf, pos, end, False, rows_max)
     except DECODE_FAULTS as e:
         raise ProtocolError(f"ProduceRequest v{version}: {e}") from None
 
 
-def _produce_plain(buf: Buffer, pos: int, end: int) -> ProduceQuery:
+def _produce_plain(buf: Buffer, pos: int, end: int, rows_max: int) -> ProduceQuery:
     # Nearly all producers have no transactional id, so what follows its length is read along with it.
     length, acks, timeout_ms, topic_count = _PRODUCE_HEAD(buf, pos)
     transactional_id = None
@@ -68,7 +71,7 @@ def _produce_plain(buf: Buffer, pos: int, end: int) -> ProduceQuery:
         transactional_id = str(buf[start:pos], "utf-8", "replace")
         acks, timeout_ms, topic_count = _ACKS_TIMEOUT_TOPICS(buf, pos)
         pos += 10
-    if topic_count < 0 or topic_count * 6 > end - pos:
+    if topic_count < 0 or topic_count * 6 > end - pos or topic_count > rows_max:
         raise ProtocolError("ProduceRequest: topic_data does not fit")
     topics: list[ProduceTopic] = []
     for _ in range(topic_count):
@@ -80,7 +83,8 @@ def _produce_plain(buf: Buffer, pos: int, end: int) -> ProduceQuery:
         name = str(buf[start:pos], "utf-8", "replace")
         (count,) = _INT32(buf, pos)
         pos += 4
-        if count < 0 or count * 8 > end - pos:
+        rows_max -= count
+        if count < 0 or count * 8 > end - pos or rows_max < 0:
             raise ProtocolError("ProduceRequest: partition_data does not fit")
         partitions: list[ProducePartition] = []
         for _ in range(count):
@@ -153,7 +157,7 @@ def _one_by_name(buf: Buffer, pos: int, end: int) -> ProduceQuery | None:
     return None, acks, timeout_ms, [(str(buf[pos + 9 : at], "utf-8", "replace"), [(index, start, stop)])]
 
 
-def _produce_compact(buf: Buffer, pos: int, end: int, by_id: bool) -> ProduceQuery:
+def _produce_compact(buf: Buffer, pos: int, end: int, by_id: bool, rows_max: int) -> ProduceQuery:
     transactional_id = None
     length = buf[pos]
     pos += 1
@@ -170,7 +174,7 @@ def _produce_compact(buf: Buffer, pos: int, end: int, by_id: bool) -> ProduceQue
     pos += 7
     if topic_count > 127:
         topic_count, pos = long_uvarint(buf, pos, topic_count)
-    if not topic_count or (topic_count - 1) * 3 > end - pos:
+    if not topic_count or (topic_count - 1) * 3 > end - pos or topic_count > rows_max:
         raise ProtocolError("ProduceRequest: topic_data does not fit")
     topics: list[ProduceTopic] = []
     topic: str | bytes
@@ -193,7 +197,8 @@ def _produce_compact(buf: Buffer, pos: int, end: int, by_id: bool) -> ProduceQue
         pos += 1
         if count > 127:
             count, pos = long_uvarint(buf, pos, count)
-        if not count or (count - 1) * 6 > end - pos:
+        rows_max -= count
+        if not count or (count - 1) * 6 > end - pos or rows_max < 0:
             raise ProtocolError("ProduceRequest: partition_data does not fit")
         partitions: list[ProducePartition] = []
         for _ in range(count - 1):

@@ -147,6 +147,7 @@ class Route:
 
 
 PARKED_MAX = 256
+CONTROL_BYTES_MAX = 16 << 20
 
 
 class Peer:
@@ -166,7 +167,9 @@ class Peer:
             turns=turns if turns is not None else Turns(self.loop),  # type: ignore[arg-type]
             frame_memory=FrameMemory(self.loop, self.budget),  # type: ignore[arg-type]
             idle_poll=None,
-            settings=SimpleNamespace(request_bytes_max=frame_bytes_max, parked_requests_max=PARKED_MAX),
+            settings=SimpleNamespace(
+                request_bytes_max=frame_bytes_max, control_bytes_max=CONTROL_BYTES_MAX, parked_requests_max=PARKED_MAX
+            ),
             connection_limits=limits if limits is not None else ConnectionLimits(10**9, 10**9, {}),
             connections={},
             metrics=Metrics(),

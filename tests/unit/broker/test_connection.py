@@ -19,7 +19,17 @@ from headrace.broker.limits import ConnectionLimits, MemoryBudget
 from headrace.broker.turns import SHARE_S, Turns
 from headrace.errors import Err, KafkaError
 from headrace.protocol.primitives import ProtocolError
-from tests.unit.broker.fakes import FETCH, METADATA, PARKED_MAX, PRODUCE, FakeLoop, Peer, answer_to, frame
+from tests.unit.broker.fakes import (
+    CONTROL_BYTES_MAX,
+    FETCH,
+    METADATA,
+    PARKED_MAX,
+    PRODUCE,
+    FakeLoop,
+    Peer,
+    answer_to,
+    frame,
+)
 
 
 class Piece:
@@ -97,6 +107,14 @@ def test_the_largest_frame_allowed_is_taken() -> None:
     peer = Peer(frame_bytes_max=100)
     peer.send(frame(1, body=bytes(90)))
     assert peer.answers == [1]
+
+
+def test_only_a_produce_or_a_fetch_may_be_very_large() -> None:
+    """Refused by its first bytes: nothing is received that will not be handled."""
+    for api, taken in ((PRODUCE, True), (FETCH, True), (METADATA, False)):
+        peer = Peer()
+        peer.send(frame(1, api, bytes(CONTROL_BYTES_MAX))[:100])
+        assert peer.transport.closing is not taken
 
 
 # ---- order

@@ -31,6 +31,7 @@ from headrace.protocol.hot import (
     decode_fetch,
     encode_fetch_response_head,
 )
+from headrace.protocol.primitives import ProtocolError
 from headrace.replication.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchContext, Session, Target, Topic
 from headrace.replication.selector import RACK_AWARE_SELECTOR, Candidate, in_rack
 from headrace.storage.log import Log, Slice
@@ -43,6 +44,8 @@ logger = logging.getLogger("headrace.fetch")
 
 LEVELS = READ_UNCOMMITTED, READ_COMMITTED
 WAIT_MS_MAX = 24 * 3600 * 1000
+FETCH_BYTES, FETCH_BYTES_EACH = 300 * 1024, 300
+"""A Fetch may have so many bytes, and so many more for each partition that is here: it names none twice."""
 STORAGE_ERROR_SINCE, FOLLOWER_READS_SINCE, HINTS_SINCE = 6, 11, 16
 """Versions from which clients understand these."""
 
@@ -90,6 +93,9 @@ class FetchHandler:
         self.followers = FollowerFetches(broker, self)
 
     def __call__(self, request: Request, pos: int) -> Answer | None:
+        size = request.end - pos
+        if size > FETCH_BYTES and size > FETCH_BYTES + FETCH_BYTES_EACH * len(self._broker.replicas):
+            raise ProtocolError(f"a Fetch of {size} bytes, which names more partitions than there are")
         query = decode_fetch(request.buf, pos, request.end, request.version)
         if query.replica_id >= 0:
             return self.followers(request, pos, query)

@@ -13,6 +13,7 @@ from headrace.broker.connection import Request
 from headrace.broker.coordinator_host import Decision
 from headrace.broker.handlers.commit_shortcut import learn
 from headrace.broker.handlers.group_requests import Gathering, GroupRequest, Part, later, one_group
+from headrace.broker.large_requests import RequestPart
 from headrace.coordinator.shard import GroupShard
 from headrace.coordinator.shard_requests import fetch_refusal
 from headrace.errors import Err, KafkaError
@@ -46,7 +47,7 @@ def offset_commit(
             if not message.topics:
                 return m.OffsetCommitResponse(topics=list(refused.values()))
             break
-    if not refused:
+    if not refused and not isinstance(request, RequestPart):
         learn(broker, request, message)
     answer: m.OffsetCommitResponse | None = _ask(broker, request, message, GroupShard.offset_commit, refused)
     return answer

@@ -37,6 +37,10 @@ TIMEOUT_MS_MAX = 24 * 3600 * 1000
 ZSTD_SINCE, HINTS_SINCE = 7, 10
 """Versions from which clients understand these."""
 
+ROWS, ROWS_BYTES = 5000, 32 * 1024
+"""A Produce names each partition once, so at most as many as there are here, and some that have just left. In so few bytes
+there is no room for too many."""
+
 Results = list[tuple[str | bytes, list[ProduceResult]]]
 Waiting = tuple[Partition, int, LeaderState, list[ProduceResult], int]
 """(partition, end offset of what was appended, who led it then, the answers of its topic, its place among them)."""
@@ -52,7 +56,8 @@ class ProduceHandler:
 
     def __call__(self, request: Request, pos: int) -> Answer | None:
         version, buf, view = request.version, request.buf, request.view
-        transactional_id, acks, timeout_ms, topics = decode_produce(buf, pos, request.end, version)
+        rows_max = ROWS if request.end - pos < ROWS_BYTES else 2 * len(self._broker.replicas) + ROWS
+        transactional_id, acks, timeout_ms, topics = decode_produce(buf, pos, request.end, version, rows_max)
         if not -1 <= acks <= 1:
             return self._refuse_all(request, topics, KafkaError(Err.INVALID_REQUIRED_ACKS))
         wait_for_commit = acks == -1

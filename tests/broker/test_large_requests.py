@@ -1,0 +1,118 @@
+"""One request that names tens of thousands of things: it is answered, and no turn of the loop is long meanwhile."""
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.errors import Err
+from tests.broker.loop_probe import ProbedBroker
+from tests.broker.support import PATIENCE_S, create_topic, eventually, fetch_fields, produce, produce_fields
+from tests.compat.raw import Closed, Connection, batch, decode_response, encode_request
+
+MANY = 30_000
+TURN_MS = 60
+"""CPU time; a quiet machine needs a fifth of it. In one piece, each of these takes from 80 ms to seconds."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProbedBroker]:
+    with ProbedBroker(tmp_path_factory.mktemp("large"), offsets_topic_num_partitions=1) as process:
+        create_topic(process.port, "t", partitions=10)
+        with Connection(process.port, PATIENCE_S) as wire:
+            eventually(lambda: wire.ask("FindCoordinator", 2, {"key": "g"}).error_code == 0, "a coordinator")
+            query = {"group_id": "g", "topics": []}
+            eventually(lambda: wire.ask("OffsetFetch", 3, query).error_code == 0, "which has loaded")
+        yield process
+
+
+def ask(broker: ProbedBroker, api: str, version: int, fields: dict[str, Any]) -> Any:
+    """The answer; another client is served while it is made."""
+    request = encode_request(api, version, fields)
+    broker.reset()
+    with Connection(broker.port, PATIENCE_S) as wire, Connection(broker.port, PATIENCE_S) as other:
+        wire.send(request)
+        for _ in range(5):
+            assert produce(other, "t", 1, b"in between")[0] == 0
+        answer = decode_response(api, version, wire.receive())
+    assert broker.longest_turn_ms() < TURN_MS
+    return answer
+
+
+def test_metadata(broker: ProbedBroker) -> None:
+    names = [f"unknown-{number}" for number in range(MANY)]
+    names[MANY // 2] = "t"
+    fields = {"topics": [{"name": name} for name in names], "allow_auto_topic_creation": False}
+    answer = ask(broker, "Metadata", 9, fields)
+    assert [topic.name for topic in answer.topics] == names
+    assert len(answer.topics[MANY // 2].partitions) == 10
+
+
+def test_describe_configs(broker: ProbedBroker) -> None:
+    """The same broker again and again would make an answer of gigabytes: it is told once."""
+    resources = [{"resource_type": 4, "resource_name": "1", "configuration_keys": None} for _ in range(MANY)]
+    resources += [{"resource_type": 2, "resource_name": "t", "configuration_keys": None}]
+    answer = ask(broker, "DescribeConfigs", 4, {"resources": resources})
+    assert [(row.resource_type, row.resource_name, row.error_code) for row in answer.results] == [(4, "1", 0), (2, "t", 0)]
+    assert len(answer.results[0].configs) > 300
+
+
+def test_find_coordinator(broker: ProbedBroker) -> None:
+    keys = [f"g{number}" for number in range(MANY)]
+    answer = ask(broker, "FindCoordinator", 4, {"key_type": 0, "coordinator_keys": keys})
+    assert [(row.key, row.error_code) for row in answer.coordinators] == [(key, 0) for key in keys]
+
+
+def test_describe_groups(broker: ProbedBroker) -> None:
+    answer = ask(broker, "DescribeGroups", 5, {"groups": [f"g{number}" for number in range(MANY)]})
+    assert [row.group_id for row in answer.groups] == [f"g{number}" for number in range(MANY)]
+
+
+def test_offset_commit_and_fetch(broker: ProbedBroker) -> None:
+    rows = [{"partition_index": number % 10, "committed_offset": number} for number in range(MANY)]
+    fields = {"group_id": "g", "generation_id_or_member_epoch": -1, "topics": [{"name": "t", "partitions": rows}]}
+    answer = ask(broker, "OffsetCommit", 5, fields)
+    (topic,) = answer.topics
+    assert [row.partition_index for row in topic.partitions] == [number % 10 for number in range(MANY)]
+    assert not any(row.error_code for row in topic.partitions)
+    wanted = {"group_id": "g", "topics": [{"name": "t", "partition_indexes": list(range(MANY))}]}
+    answer = ask(broker, "OffsetFetch", 5, wanted)
+    (topic,) = answer.topics
+    assert [row.committed_offset for row in topic.partitions[:11]] == [*range(MANY - 10, MANY), -1]
+    assert len(topic.partitions) == MANY
+
+
+def test_bytes_that_are_no_request_close_the_connection(broker: ProbedBroker) -> None:
+    request = encode_request("FindCoordinator", 4, {"key_type": 0, "coordinator_keys": ["key"] * 10_000})
+    with Connection(broker.port, PATIENCE_S) as wire:
+        wire.send(request[:-100])
+        with pytest.raises(Closed):
+            wire.receive()
+
+
+def test_no_client_names_more_partitions_than_there_are(broker: ProbedBroker) -> None:
+    """A million tiny batches, or a Fetch of a million partitions: seconds of work, refused at a glance."""
+    rows = [{"index": 0, "records": batch(b"x")} for _ in range(MANY)]
+    produced = produce_fields("t", 0, b"") | {"topic_data": [{"name": "t", "partition_data": rows}]}
+    partitions = [{"partition": number, "fetch_offset": 0, "partition_max_bytes": 1} for number in range(MANY)]
+    fetched = fetch_fields("t", 0, 0) | {"topics": [{"topic": "t", "partitions": partitions}]}
+    for request in (encode_request("Produce", 9, produced), encode_request("Fetch", 12, fetched)):
+        broker.reset()
+        with Connection(broker.port, PATIENCE_S) as wire:
+            wire.send(request)
+            with pytest.raises(Closed):
+                wire.receive()
+        assert broker.longest_turn_ms() < TURN_MS
+
+
+def test_the_largest_of_requests_are_produces(broker: ProbedBroker) -> None:
+    with Connection(broker.port, PATIENCE_S) as wire:
+        wire.send_bytes(struct.pack(">ihhih", 20 << 20, 3, 9, 1, -1))
+        with pytest.raises(Closed):
+            wire.receive()
+    with Connection(broker.port, PATIENCE_S) as wire:
+        rows = [{"index": number, "records": batch(bytes(1_000_000))} for number in range(10)]
+        fields = produce_fields("t", 0, b"") | {"topic_data": [{"name": "t", "partition_data": rows * 2}]}
+        answer = wire.ask("Produce", 9, fields)
+        assert [row.error_code for row in answer.responses[0].partition_responses] == [Err.NONE] * 20
