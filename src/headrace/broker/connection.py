@@ -23,6 +23,7 @@ from headrace.protocol.headers import CLIENT_ID_AT, SAID_AT
 from headrace.protocol.primitives import ProtocolError
 
 if TYPE_CHECKING:
+    from headrace.broker.handlers.produce_order import Refused
     from headrace.broker.server import Listener
 
 log = logging.getLogger("headrace.connection")
@@ -166,6 +167,8 @@ class Connection(asyncio.BufferedProtocol):
         """By API; learnt by their handlers from what came before."""
         self.last_topic: str | bytes = ""
         """That a Produce wrote to."""
+        self.refused: Refused | None = None
+        """Batches that a producer was told to send again, while there are any."""
         self.last_commit: tuple[int, str, str, int] | None = None
         """An OffsetCommit's length, group, first topic and first partition."""
         self.when_lost: Callable[[], None] | None = None

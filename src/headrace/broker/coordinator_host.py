@@ -73,6 +73,9 @@ class Batch:
     def committed(self) -> None:
         self.host.batch_committed(self)
 
+    def lost(self, partition: Partition) -> None:
+        self.committed()
+
     def expire(self) -> None:
         """offsets.commit.timeout.ms: the records may yet be committed, but nobody is kept waiting."""
         answers, self.answers = self.answers, []

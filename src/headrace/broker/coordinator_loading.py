@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.broker.coordinator_host import ShardHost, State
+from headrace.broker.partition import Partition
 from headrace.coordinator.shard import GroupShard
 from headrace.errors import Err, KafkaError
 from headrace.protocol.primitives import ProtocolError
@@ -134,6 +135,9 @@ class Catchup:
 
     def committed(self) -> None:
         self._loader.caught_up(self._host)
+
+    def lost(self, partition: Partition) -> None:
+        self.committed()
 
 
 class Load:

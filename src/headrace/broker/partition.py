@@ -43,6 +43,10 @@ class AckWaiter(Protocol):
         """One of its partitions has got there."""
         ...
 
+    def lost(self, partition: "Partition") -> None:
+        """One of its partitions will not: it is not led here any more."""
+        ...
+
 
 class FetchWaiter(Protocol):
     """A Fetch request that waits for records."""
@@ -570,7 +574,7 @@ class Partition:
         acks = list(self.ack_waiters)
         self.ack_waiters.clear()
         for _, waiter in acks:
-            waiter.committed()
+            waiter.lost(self)
         for fetch in list(self.fetch_waiters):
             fetch.advanced(self)
         self._tell_watchers()

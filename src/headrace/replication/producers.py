@@ -180,6 +180,14 @@ class ProducerStates:
             raise KafkaError(Err.INVALID_TXN_STATE, f"producer {producer_id} has a transaction open here")
         return None
 
+    def leaves_gap(self, producer_id: int, epoch: int, sequence: int) -> bool:
+        """Whether a batch would come before others that the log does not have. Of an unknown producer the log has none:
+        only its very first batch leaves no gap."""
+        entry = self._entries.get(producer_id)
+        if entry is None or epoch != entry.epoch:
+            return sequence != 0 and (entry is None or epoch > entry.epoch)
+        return 0 < (sequence - entry.next_sequence) & SEQUENCE_MAX <= SEQUENCE_MAX >> 1
+
     def check_coordinator(self, producer_id: int, epoch: int, guard: Verification | None = None) -> None:
         """May a transactional batch be appended that a coordinator wrote for a producer? It has no sequence."""
         entry = self._entries.get(producer_id)

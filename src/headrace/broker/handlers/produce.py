@@ -6,8 +6,9 @@ since there is no other way to tell.
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.connection import PRODUCE, Answer, Request
+from headrace.broker.connection import PRODUCE, Answer, Connection, Request
 from headrace.broker.handlers.leader_hints import LEADER_MOVED, endpoints_of
+from headrace.broker.handlers.produce_order import Behind, Key, Refused
 from headrace.broker.handlers.produce_shortcut import Hosted, ProduceShortcut
 from headrace.broker.partition import Partition
 from headrace.broker.waiters import Bucket
@@ -61,6 +62,7 @@ class ProduceHandler:
         if not -1 <= acks <= 1:
             return self._refuse_all(request, topics, KafkaError(Err.INVALID_REQUIRED_ACKS))
         wait_for_commit = acks == -1
+        connection = request.connection
         results: Results = []
         waiting: list[Waiting] | None = None
         failed = False
@@ -76,11 +78,16 @@ class ProduceHandler:
                         partition = self._unusual(topic, index, request)
                     if version < ZSTD_SINCE:
                         _check_old_codec(buf, start, end)
+                    if connection.refused is not None:
+                        connection.refused.judge((topic, index), partition.log.producers, buf, start, end)
                     base_offset, append_time, end_offset = partition.append(buf, view, start, end, wait_for_commit)
                 except KafkaError as error:
                     failed = True
-                    answers.append(self.refusal(index, partition, error, transactional_id, buf, start, end))
+                    refusal = self.refusal(connection, topic, index, partition, error, transactional_id, buf, start, end)
+                    answers.append(refusal)
                     continue
+                if connection.refused is not None:
+                    _in_order_again(connection, (topic, index))
                 if wait_for_commit and partition.leader.high_watermark < end_offset:  # type: ignore[union-attr]
                     if waiting is None:
                         waiting = []
@@ -131,12 +138,16 @@ class ProduceHandler:
         return partition
 
     def refusal(
-        self, index: int, partition: Partition | None, error: KafkaError, transactional_id: str | None,
-        buf: bytearray, start: int, end: int,
+        self, connection: Connection, topic: str | bytes, index: int, partition: Partition | None, error: KafkaError,
+        transactional_id: str | None, buf: bytearray, start: int, end: int,
     ) -> ProduceResult:  # fmt: skip
-        """The answer about a batch, `buf[start:end]`, that was not appended."""
+        """The answer about a batch, `buf[start:end]`, that was not appended; what comes behind it has to wait for it."""
         if transactional_id is None and _is_transactional(buf, start, end):
             error = KafkaError(Err.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if not isinstance(error, Behind):
+            refused = _refused_of(connection)
+            refused.note((topic, index), error.error, buf, start, end)
+            connection.refused = refused or None
         return self._refusal(index, partition, error)
 
     def _refusal(self, index: int, partition: Partition | None, error: KafkaError) -> ProduceResult:
@@ -198,6 +209,17 @@ _FOUND_BEFORE = frozenset(
 )
 
 
+def _refused_of(connection: Connection) -> Refused:
+    return connection.refused if connection.refused is not None else Refused()
+
+
+def _in_order_again(connection: Connection, key: Key) -> None:
+    """A batch was taken: its producer has sent again what was refused before it, or the log has it from elsewhere."""
+    refused = _refused_of(connection)
+    refused.pop(key, None)
+    connection.refused = refused or None
+
+
 def _is_transactional(buf: bytearray, start: int, end: int) -> bool:
     return end - start >= HEADER_BYTES and buf[start + MAGIC_AT] == 2 and bool(buf[start + ATTRIBUTES_AT + 1] & TRANSACTIONAL)
 
@@ -242,6 +264,14 @@ class ProduceWaiter:
             self.bucket.pop(self, None)
             self.bucket = None
             self._finish()
+
+    def lost(self, partition: Partition) -> None:
+        """Noted at once, not when the whole request is answered: what comes behind it may be judged before that."""
+        request = self._request
+        refused = _refused_of(request.connection)
+        refused.note_lost((partition.topic_id if request.version >= BY_ID else partition.topic, partition.index))
+        request.connection.refused = refused
+        self.committed()
 
     def expire(self) -> None:
         self._finish()

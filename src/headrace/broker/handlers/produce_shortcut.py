@@ -47,6 +47,8 @@ class ProduceShortcut:
         self, connection: Connection, pos: int, end: int, correlation_id: int, started: float
     ) -> bytes | Request | None:
         """The answer to the frame at `pos`, or its place in the queue if it has to wait; None: nothing was done."""
+        if connection.refused is not None:
+            return None  # what comes behind a refused batch is looked at more closely
         buf = connection.buf
         found = self._find(buf, pos, end)
         if found is None:
@@ -60,7 +62,7 @@ class ProduceShortcut:
         try:
             base_offset, append_time, end_offset = partition.append(buf, connection.view, start, stop, self._needs_commit)
         except KafkaError as error:
-            refusal = self._handler.refusal(index, partition, error, None, buf, start, stop)
+            refusal = self._handler.refusal(connection, self._topic, index, partition, error, None, buf, start, stop)
             request = self._request(connection, pos, end, correlation_id, started)
             return self._handler.encode(request, [(self._topic, [refusal])])
         log_start = partition.log.log_start_offset
