@@ -266,7 +266,8 @@ class Partition:
     ) -> tuple[int, int, int]:
         """Append a client's batch. Returns (base offset, log append time or -1, end offset); raises KafkaError.
 
-        A batch that was there already is answered as it was the first time, and waits for the same commit.
+        A batch that was there already is answered as it was the first time, and waits for the same commit. Its base offset
+        is -1 if that is too long ago to be known.
         """
         leader = self.leader
         if leader is None:
@@ -292,7 +293,12 @@ class Partition:
         if producer_id >= 0:
             if attributes & TRANSACTIONAL:
                 raise KafkaError(Err.INVALID_TXN_STATE, "there is no transaction that this batch belongs to")
-            duplicate = producers.check(producer_id, producer_epoch, sequence, last_delta)
+            try:
+                duplicate = producers.check(producer_id, producer_epoch, sequence, last_delta)
+            except KafkaError:
+                duplicate = producers.appended_before(producer_id, producer_epoch, sequence, last_delta)
+                if duplicate is None:
+                    raise
             if duplicate is not None:
                 return duplicate.base_offset, duplicate.timestamp, duplicate.last_offset + 1
         base_offset = log.end_offset

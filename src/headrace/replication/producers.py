@@ -24,6 +24,8 @@ from headrace.records.layout import (
 )
 
 BATCHES_REMEMBERED = 5
+SEQUENCES_BEFORE_MAX = 1 << 20
+"""A batch so far back is not one that is sent again: sequences wrap around."""
 NO_OFFSET = -1
 PRODUCER_EPOCH_MAX = 0x7FFF
 
@@ -88,7 +90,9 @@ class Verification:
 
 
 class _Producer:
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "next_sequence", "timestamp", "txn_first_offset")
+    __slots__ = (
+        "batches", "coordinator_epoch", "epoch", "known_from", "next_sequence", "timestamp", "txn_first_offset",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.epoch = NO_PRODUCER_EPOCH
@@ -96,6 +100,8 @@ class _Producer:
         self.timestamp = NO_TIMESTAMP
         self.txn_first_offset = NO_OFFSET
         self.next_sequence = 0
+        self.known_from = 0
+        """Every sequence of the present epoch from here to `next_sequence` is in the log, or was."""
         self.batches: list[BatchMark] = []
         """At most five, oldest first, all of the present epoch."""
 
@@ -103,7 +109,7 @@ class _Producer:
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
-            self.next_sequence = 0
+            self.next_sequence = self.known_from = 0
 
     @property
     def last_sequence(self) -> int:
@@ -179,6 +185,22 @@ class ProducerStates:
         if not transactional and entry is not None and entry.txn_first_offset >= 0:
             raise KafkaError(Err.INVALID_TXN_STATE, f"producer {producer_id} has a transaction open here")
         return None
+
+    def appended_before(self, producer_id: int, epoch: int, sequence: int, last_delta: int) -> BatchMark | None:
+        """The mark of a batch that is in the log, but further back than the batches that are remembered; it has no offset.
+
+        Java's producer has up to five batches on their way to each broker. When the leader changes from one to the next
+        faster than they answer, that is more than five for one partition. `last_offset` is as far as it may reach.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None or epoch != entry.epoch or sequence < 0 or not entry.batches:
+            return None
+        oldest = entry.batches[0]
+        before = (oldest.base_sequence - sequence) & SEQUENCE_MAX
+        known = (oldest.base_sequence - entry.known_from) & SEQUENCE_MAX
+        if oldest.base_sequence < 0 or not last_delta < before <= min(known, SEQUENCES_BEFORE_MAX):
+            return None
+        return BatchMark(sequence, (sequence + last_delta) & SEQUENCE_MAX, NO_OFFSET, oldest.base_offset - 1, NO_TIMESTAMP)
 
     def leaves_gap(self, producer_id: int, epoch: int, sequence: int) -> bool:
         """Whether a batch would come before others that the log does not have. Of an unknown producer the log has none:
@@ -285,6 +307,8 @@ class ProducerStates:
             entry = self._entries[producer_id] = _Producer()
         if epoch != entry.epoch:
             entry.enter_epoch(epoch)
+        if sequence != entry.next_sequence:
+            entry.known_from = sequence
         last_sequence = NO_SEQUENCE if sequence < 0 else (sequence + last_delta) & SEQUENCE_MAX
         batches = entry.batches
         batches.append(BatchMark(sequence, last_sequence, base_offset, base_offset + last_delta, timestamp))
@@ -310,6 +334,8 @@ class ProducerStates:
             return
         last_sequence = (header.base_sequence + header.last_offset_delta) & SEQUENCE_MAX
         mark = BatchMark(header.base_sequence, last_sequence, header.base_offset, header.last_offset, header.max_timestamp)
+        if len(entry.batches) == 1 or (entry.batches[-2].last_sequence + 1) & SEQUENCE_MAX != mark.base_sequence:
+            entry.known_from = mark.base_sequence
         entry.batches.insert(-1, mark)
         if len(entry.batches) > BATCHES_REMEMBERED:
             del entry.batches[0]
@@ -525,6 +551,7 @@ class ProducerStates:
                 )
                 entry.batches.append(mark)
                 entry.next_sequence = (last_sequence + 1) & SEQUENCE_MAX
+                entry.known_from = base_sequence
             if first >= 0:
                 ongoing.append((first, producer_id))
         self._ongoing.update(sorted(ongoing))

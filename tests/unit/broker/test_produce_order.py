@@ -8,7 +8,7 @@ import pytest
 
 from headrace.broker.handlers.produce_order import BATCHES_BEHIND, PARTITIONS_MAX, Refused
 from headrace.errors import Err
-from tests.compat.raw import batch
+from tests.compat.raw import FIXED_MS, batch
 from tests.unit.broker.replicated import TOPIC_ID, Brokers
 from tests.unit.broker.replicated import run as run_several
 from tests.unit.broker.sim import HeldSyncs, Sim, Wire, produce, run
@@ -19,8 +19,11 @@ PRODUCER, EPOCH = 4711, 0
 OK, NOT_LED, GAP = "NONE", "NOT_LEADER_OR_FOLLOWER", "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
 
-def numbered(sequence: int, epoch: int = EPOCH, count: int = 1, producer: int = PRODUCER) -> bytes:
-    return batch(*[b"v%d" % (sequence + at) for at in range(count)], producer=(producer, epoch, sequence))
+def numbered(
+    sequence: int, epoch: int = EPOCH, count: int = 1, producer: int = PRODUCER, now_ms: int = FIXED_MS
+) -> bytes:
+    values = [b"v%d" % (sequence + at) for at in range(count)]
+    return batch(*values, producer=(producer, epoch, sequence), base_timestamp=now_ms)
 
 
 class Client:
@@ -294,6 +297,76 @@ def test_a_duplicate_behind_a_refused_batch_gets_the_answer_of_the_first_time() 
         assert (codes(answer), offsets(answer)) == ([OK], [2])
 
     run_several(scenario, 2)
+
+
+DUPLICATE = "DUPLICATE_SEQUENCE_NUMBER"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_batch_further_back_than_the_last_five_is_known_to_be_there(version: int, restart: bool) -> None:
+    """Java's producer may have five batches on their way to each broker that has led. Clients take the code for success."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2])
+        client = Client(await brokers.wire(1), version)
+        now_ms = brokers.broker(1).runtime.clock.wall_ms()  # a restart forgets producers of long ago
+        for sequence in range(0, 24, 2):
+            assert await client.ask(numbered(sequence, count=2, now_ms=now_ms)) == [OK]
+        await brokers.in_step([1, 2])
+        if restart:
+            await brokers.node(1).stop()
+            await brokers.start(1)
+        brokers.dictator.change(leader=2)
+        for node in (2, 1):
+            brokers.dictator.change(leader=node)
+            client = Client(await brokers.wire(node), version)
+            await brokers.until(lambda node=node: brokers.partition(node).leader is not None)  # type: ignore[misc]
+            assert await client.ask(numbered(22, count=2, now_ms=now_ms)) == [OK]
+            for sequence in (12, 0, 4):
+                assert await client.ask(numbered(sequence, count=2, now_ms=now_ms)) == [DUPLICATE]
+            assert await client.ask(numbered(13, count=2)) == [GAP], "it never came like that"
+        assert await client.ask(numbered(24)) == [OK]
+        assert brokers.partition(1).log.end_offset == 25
+
+    run_several(scenario, 2)
+
+
+def test_a_duplicate_of_long_ago_waits_for_its_commit_too() -> None:
+    async def scenario(sim: Sim) -> None:
+        await sim.create(T)
+        async with await sim.wire() as wire, await sim.wire() as again:
+            syncs = HeldSyncs(sim)
+            client, retry = Client(wire), Client(again)
+            for sequence in range(8):
+                client.send(numbered(sequence))
+            await sim.quiet()
+            retry.send(numbered(0))
+            answer = asyncio.ensure_future(retry.told())
+            await sim.quiet()
+            assert not answer.done()
+            syncs.let_go()
+            assert await answer == [DUPLICATE]
+
+    run(scenario)
+
+
+def test_what_a_producer_may_never_have_sent_here_is_no_duplicate() -> None:
+    """Its first batch here has any number, since it was unknown. What comes before that may have been lost."""
+
+    async def scenario(sim: Sim) -> None:
+        await sim.create(T)
+        async with await sim.wire() as wire:
+            client = Client(wire)
+            for sequence in range(57, 70):
+                assert await client.ask(numbered(sequence)) == [OK]
+            assert await client.ask(numbered(56)) == [GAP]
+            assert await client.ask(numbered(56, count=2)) == [GAP]
+            assert await client.ask(numbered(57)) == [DUPLICATE]
+            assert await client.ask(numbered(0, epoch=1)) == [OK]
+            assert await client.ask(numbered(57, epoch=1)) == [GAP]
+
+    run(scenario)
 
 
 def test_a_time_out_behind_which_all_is_well_costs_nothing() -> None:

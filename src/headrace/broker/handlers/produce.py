@@ -92,7 +92,8 @@ class ProduceHandler:
                     if waiting is None:
                         waiting = []
                     waiting.append((partition, end_offset, partition.leader, answers, len(answers)))  # type: ignore[arg-type]
-                answers.append((index, 0, base_offset, append_time, partition.log.log_start_offset, None))
+                error_code = 0 if base_offset >= 0 else Err.DUPLICATE_SEQUENCE_NUMBER
+                answers.append((index, error_code, base_offset, append_time, partition.log.log_start_offset, None))
         if acks == 0:
             if failed:
                 raise ProtocolError("a Produce with acks=0 failed, and closing is the only way to say so")

@@ -65,6 +65,8 @@ class ProduceShortcut:
             refusal = self._handler.refusal(connection, self._topic, index, partition, error, None, buf, start, stop)
             request = self._request(connection, pos, end, correlation_id, started)
             return self._handler.encode(request, [(self._topic, [refusal])])
+        if base_offset < 0:
+            return None  # a duplicate of long ago, which the long way finds again
         log_start = partition.log.log_start_offset
         leader = partition.leader
         assert leader is not None
