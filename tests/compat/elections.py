@@ -4,13 +4,14 @@ log holds: on three nodes of Headrace or of Apache Kafka, with the clients that 
     python -m tests.compat.elections [--apache] [--elections 2000] [--kills 0] [--each 0] [CLIENT ...]
 
 Each client is a program that sends NAME-0, NAME-1, ... to the partitions in turn, at its defaults, until its input has a
-line. It prints `running` once some are acknowledged, `failed NUMBER WHY` for each record that it gave up, `bump WHY` when it
-begins a new epoch (where it can be seen), and at last `sent COUNT`. With `--each N` it begins with a new producer every N records.
+line. It prints `running` once some are acknowledged, `failed NUMBER WHY` for each record that it gave up, and at last
+`sent COUNT`; what it says of new epochs is counted. With `--each N` it begins with a new producer every N records.
 """
 
 import argparse
 import asyncio
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ from tests.cluster.history import read_log
 from tests.compat.foreign import HERE, go
 from tests.reference.apache import QUICK_JVM, ApacheCluster, java, libs
 
+NEW_EPOCH = re.compile(r"^bump (.*)|ProducerId set to \d+ with (epoch [1-9]\d*)|(failing the producer ID)")
+"""How librdkafka, Java and franz-go say that they begin anew, and so cannot know any more what is there already."""
 TOPIC = "elected"
 PARTITIONS = 4
 NODES = (1, 2, 3)
@@ -44,8 +47,9 @@ def _python(kind: str) -> Callable[[], list[str]]:
 
 
 def _java() -> list[str]:
-    quiet = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.producer.internals=debug"
-    return [java(), "-XX:TieredStopAtLevel=1", quiet, "-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS", "-cp", f"{libs()}/*", str(HERE / "java" / "Pipeline.java")]
+    log = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.producer.internals.TransactionManager=info"
+    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
+    return [java(), "-XX:TieredStopAtLevel=1", quiet, log, "-cp", f"{libs()}/*", str(HERE / "java" / "Pipeline.java")]
 
 
 CLIENTS: dict[str, Callable[[], list[str]]] = {
@@ -115,7 +119,9 @@ class Client:
         self.told = Told(kind)
         self._running = threading.Event()
         command = [*CLIENTS[kind](), bootstrap, TOPIC, kind, str(PARTITIONS), str(each)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         self._thread = threading.Thread(target=self._read, name=kind)
         self._thread.start()
 
@@ -127,8 +133,8 @@ class Client:
                 self._running.set()
             elif word == "sent":
                 self.told.sent = int(rest)
-            elif word == "bump":
-                self.told.bumps[rest] += 1
+            elif found := NEW_EPOCH.search(line):
+                self.told.bumps[next(filter(None, found.groups()))] += 1
             elif word == "failed":
                 number, _, why = rest.partition(" ")
                 self.told.failed[int(number)] = why

@@ -20,7 +20,9 @@ func main() {
 	topic, name := os.Args[2], os.Args[3]
 	partitions, each := Get(strconv.Atoi(os.Args[4])), Get(strconv.Atoi(os.Args[5]))
 	open := func() *kgo.Client {
-		return Get(kgo.NewClient(kgo.SeedBrokers(strings.Split(os.Args[1], ",")...), kgo.RecordPartitioner(kgo.ManualPartitioner())))
+		log := kgo.BasicLogger(os.Stderr, kgo.LogLevelInfo, nil)
+		seeds := strings.Split(os.Args[1], ",")
+		return Get(kgo.NewClient(kgo.SeedBrokers(seeds...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.WithLogger(log)))
 	}
 	var stopped atomic.Bool
 	go func() { bufio.NewReader(os.Stdin).ReadString('\n'); stopped.Store(true) }()
