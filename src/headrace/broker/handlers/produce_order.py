@@ -10,7 +10,7 @@ An idempotent producer has up to five batches on their way. When the first is re
 OUT_OF_ORDER_SEQUENCE_NUMBER would be the truth, and harm: librdkafka then begins a new epoch and sends everything again
 that has no answer yet, also what an earlier leader had appended. Of a producer that is unknown here, 268 would even be
 taken, since any sequence may come first; librdkafka takes the answer as one to 265, too, and 265 is lost. So 268 gets an
-answer that says the same as theirs: not now, send it again in order. See docs/decisions/0013-batches-behind-a-refused-one.md.
+answer that says the same as theirs: not now, send it again in order. See docs/decisions/0014-batches-behind-a-refused-one.md.
 """
 
 from struct import Struct
