@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -305,6 +306,36 @@ def test_a_node_without_room_for_its_vote_keeps_nobody_waiting() -> None:
             assert not cluster.failures
             after = await cluster.leader()
             await cluster.write(after, "last")
+            await cluster.wait_for([1, 2, 3], ["first", "last"])
+
+        world.run(main())
+
+
+def test_a_node_without_room_for_its_vote_stops_in_order() -> None:
+    """What could not be saved was told to nobody: the next start goes on from what was."""
+    with World(11) as world:
+        cluster = QuorumCluster(world, [1, 2, 3])
+
+        async def main() -> None:
+            await cluster.start()
+            leader = await cluster.leader()
+            await cluster.write(leader, "first")
+            await cluster.wait_for([1, 2, 3], ["first"])
+            follower = next(n for n in (1, 2, 3) if n != leader)
+            node = cluster.node(follower)
+            node.disk.fail("append", errno.ENOSPC, path="*/quorum-state*", times=None)
+            world.network.partition([host(follower)], [host(n) for n in (1, 2, 3) if n != follower])
+            epoch = cluster.quorums[follower].leader_epoch + 1
+            vote = Vote(epoch, ReplicaKey(leader, directory(leader)), OffsetEpoch(0, 0), False)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await ask(cluster, follower, *encode_request(vote, CLUSTER))
+            await node.stop()
+            assert not cluster.failures
+            node.disk.faults.clear()
+            world.network.heal()
+            await node.start()
+            await cluster.write(await cluster.leader(), "last")
             await cluster.wait_for([1, 2, 3], ["first", "last"])
 
         world.run(main())

@@ -176,8 +176,13 @@ class Driver:
                 try:
                     await self._save(election)
                 except OSError as error:
-                    if error.errno not in NO_SPACE or self._closed:
+                    if error.errno not in NO_SPACE:
                         raise
+                    if self._closed:
+                        # Nobody was told of it, so the next start goes on from what was saved last.
+                        logger.warning("no room for the state of the quorum: this node stops without its last vote")
+                        self._unsaved = None
+                        return
                     await self._wait_for_room()
                     continue
                 self._waits_for_room = False
