@@ -13,7 +13,10 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+NAMESPACES = (
+    "setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
+)  # fmt: skip
+"""Whoever runs it takes it along when killed; it takes the first process inside along, and the kernel all the others."""
 PROBE = """
 mount -t tmpfs tmpfs /run && mkdir /run/netns && ip link set lo up && ip netns add probe
 ip link add hr-probe type veth peer name eth0 netns probe
@@ -26,7 +29,7 @@ def missing() -> str | None:
     """None, or what this machine does not allow."""
     if os.geteuid() != 0:
         return "namespaces and mounts need root"
-    for tool in ("unshare", "nsenter", "ip", "mkfs.ext4", "mount", "prlimit"):
+    for tool in ("setpriv", "unshare", "nsenter", "ip", "mkfs.ext4", "mount", "prlimit"):
         if shutil.which(tool) is None:
             return f"there is no {tool} command"
     try:
@@ -48,7 +51,6 @@ def run(module: str, words: Sequence[str], output: Path, limit_s: float, environ
         except subprocess.TimeoutExpired:
             return -9
         finally:
-            # Of unshare: --kill-child takes the first process of the cage with it, and the kernel all others.
             caged.kill()
             caged.wait()
 

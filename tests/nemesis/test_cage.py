@@ -26,6 +26,13 @@ time.sleep(600)
 """
 
 
+OWNER = """
+import subprocess, sys
+from tests.nemesis import cage
+subprocess.run([*cage.NAMESPACES, sys.executable, "-c", sys.argv[1], sys.argv[2]])
+"""
+
+
 @pytest.fixture(autouse=True)
 def possible() -> None:
     if why := cage.missing():
@@ -46,19 +53,19 @@ def cmdline(process: Path) -> bytes:
         return b""
 
 
-def test_a_cage_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+def test_a_cage_whose_owner_is_killed_leaves_nothing(tmp_path: Path) -> None:
     spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, check=False).stdout
-    caged = subprocess.Popen([*cage.NAMESPACES, sys.executable, "-c", TRAP, str(tmp_path)], cwd=cage.ROOT)
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, TRAP, str(tmp_path)], cwd=cage.ROOT)
     try:
         deadline = time.monotonic() + 60
         while not (tmp_path / "ready").exists():
-            assert caged.poll() is None and time.monotonic() < deadline
+            assert owner.poll() is None and time.monotonic() < deadline
             time.sleep(0.02)
         assert state(tmp_path) == (False, True, True), "a mount is seen in its cage only"
         assert subprocess.run(["ip", "netns", "list"], capture_output=True, check=False).stdout == spaces
     finally:
-        caged.kill()
-        caged.wait()
+        owner.kill()
+        owner.wait()
     deadline = time.monotonic() + 60
     while state(tmp_path) != (False, False, False):
         assert time.monotonic() < deadline, state(tmp_path)

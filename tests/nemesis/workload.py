@@ -272,13 +272,26 @@ class ConfluentMember(Actor):
         self.bootstrap, self.group, self.topics, self.readings = bootstrap, group, topics, readings
 
     def work(self) -> None:
+        """One commit at a time, and never a synchronous one: librdkafka 2.16 waits in it for the coordinator, for ever if
+        a rebalance meanwhile waits for `consume`."""
+        done: dict[Place, int] = {}
+        is_committing = False
+
+        def committed(error: Any, offsets: list[Any]) -> None:
+            nonlocal is_committing
+            is_committing = False
+            for at in offsets if error is None else ():
+                if at.error is None:
+                    self.readings.committed((at.topic, at.partition), at.offset)
+
         consumer = confluent.Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": self.group, "enable.auto.commit": False,
-             "auto.offset.reset": "earliest", **TALK}
+             "auto.offset.reset": "earliest", "on_commit": committed, **TALK}
         )  # fmt: skip
-        consumer.subscribe(list(self.topics))
+        # Positions of an assignment that is over are not this member's to commit.
+        forget = {name: lambda consumer, partitions: done.clear() for name in ("on_assign", "on_revoke", "on_lost")}
+        consumer.subscribe(list(self.topics), **forget)
         while not self.stopping.is_set():
-            done: dict[Place, int] = {}
             for message in consumer.consume(500, 0.2):
                 if message.error():
                     self.readings.errors.append(str(message.error()))
@@ -286,16 +299,10 @@ class ConfluentMember(Actor):
                 place = (message.topic(), message.partition())
                 self.readings.saw(place, message.offset())
                 done[place] = message.offset() + 1
-            if done:
-                try:
-                    kept = consumer.commit(
-                        offsets=[confluent.TopicPartition(t, p, o) for (t, p), o in done.items()], asynchronous=False
-                    )
-                    for at in kept or ():
-                        if at.error is None:
-                            self.readings.committed((at.topic, at.partition), at.offset)
-                except confluent.KafkaException:
-                    pass  # not told that it is committed: then it need not be
+            if done and not is_committing:
+                is_committing = True
+                consumer.commit(offsets=[confluent.TopicPartition(t, p, o) for (t, p), o in done.items()], asynchronous=True)
+                done.clear()
         consumer.close()
 
 
