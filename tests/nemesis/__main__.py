@@ -6,6 +6,7 @@ It starts itself again in a cage. The folder keeps the nodes' logs, the history 
 import argparse
 import json
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -58,7 +59,9 @@ def main() -> int:
     print(f"acknowledged {verdict.acknowledged}, recovered in {verdict.recovery_s:.1f} s, given up {({n: len(f) for n, f in verdict.failed.items()})}")
     print(f"pauses {verdict.pauses_s}")
     print(f"latency {verdict.latency_ms}")
-    return 1 if verdict.findings() else 0
+    sys.stdout.flush()
+    # Not by `return`: consumers that hang would keep the interpreter from ending.
+    os._exit(1 if verdict.findings() else 0)
 
 
 sys.exit(main())

@@ -1,6 +1,7 @@
 """One run: a world, clients, faults by a plan, then peace; and the verdict."""
 
 import faulthandler
+import json
 import shutil
 import time
 from pathlib import Path
@@ -86,6 +87,12 @@ class Cast:
         for actor in (*self.writers, self.follower, *self.members):
             actor.start()
 
+    @property
+    def replaced(self) -> dict[str, int]:
+        """Consumers that hung, by name."""
+        actors = (self.follower, *self.members)
+        return {actor.name: len(actor.abandoned) - 1 for actor in actors if len(actor.abandoned) > 1}
+
     def wait_acked(self, more: int, limit_s: float) -> None:
         """Until every writer had so many further records acknowledged."""
         wanted = {writer.name: writer.book.count + more for writer in self.writers}
@@ -118,8 +125,8 @@ def run(wish: Wish, folder: Path) -> Verdict:
         verdict.ended += world.unexpected
         for node in cluster.nodes.values():
             verdict.ended += [f"node {node.id}: {line}" for line in tracebacks(folder / f"node-{node.id}.log")]
-        if verdict.findings():
-            keep(world, folder)
+        if verdict.findings() or verdict.reports():
+            keep(world, cast, nemesis.events, folder)
     return verdict
 
 
@@ -153,6 +160,7 @@ def conclude(verdict: Verdict, world: World, cast: Cast) -> float:
             writer.join()
         except Exception as error:
             verdict.slow.append(f"writer {writer.name}: {error!r}")
+    print(f"hung and replaced: {cast.replaced}", flush=True)
     log = read_log(world.cluster.bootstrap, TOPICS)
     deadline = time.monotonic() + DRAIN_S
     while not drained(ends(log), cast.follower, cast.groups) and time.monotonic() < deadline:
@@ -182,8 +190,15 @@ def tracebacks(log: Path) -> list[str]:
     return found
 
 
-def keep(world: World, folder: Path) -> None:
-    """The replicas as they are, for whoever looks into it: the disks are gone with the cage."""
+def keep(world: World, cast: Cast, events: list[Event], folder: Path) -> None:
+    """Replicas and history as they are, for whoever looks into it: the disks are gone with the cage."""
+    history = {
+        "events": [(event.kind, event.what, event.began, event.healed) for event in events],
+        "acked": {w.name: [(*place, number) for place, number in w.book.acked.items()] for w in cast.writers},
+        "times": {w.name: {f"{t}-{p}": times for (t, p), times in w.book.times.items()} for w in cast.writers},
+        "commits": {name: [(c.at, *c.place, c.offset) for c in r.commits] for name, (r, _) in cast.groups.items()},
+    }
+    (folder / "history.json").write_text(json.dumps(history))
     for node in world.nodes:
         for topic in TOPICS:
             for source in world.cluster[node].data.glob(f"{topic}-*"):

@@ -25,6 +25,9 @@ BURST, PAUSE_S = 20, 0.1
 FLUSH_S = 90.0
 TALK: dict[str, Any] = {"debug": debug} if (debug := os.environ.get("NEMESIS_LIBRDKAFKA_DEBUG")) else {"log_level": 0}
 """What librdkafka's members of groups tell on stderr, the only trace of one that hangs: `cgrp,broker,protocol`, say."""
+HUNG_S = 20.0
+"""There is always something to read: a consumer without records for so long, with the cluster well or not, is replaced,
+as whoever runs one would do."""
 JAVA = Path(__file__).with_name("Client.java")
 JAVA_JVM = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
@@ -83,6 +86,9 @@ class Actor:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.abandoned: list[Any] = []
+        """Consumers of librdkafka, which are never closed: 2.16 may hang in it, once all brokers were down together and
+        it has begun anew from its bootstrap servers. They end with the process."""
         self.stopping = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._guarded, name=name, daemon=True)
@@ -244,26 +250,32 @@ class Follower(Actor):
         self.anomalies: list[str] = []
 
     def work(self) -> None:
+        following = {(t, p): 0 for t, count in self.topics.items() for p in range(count)}
+        while not self.stopping.is_set():
+            self._follow(following)
+
+    def _follow(self, following: dict[Place, int]) -> None:
+        """Until told to stop, or until nothing has come for so long that a new consumer is better."""
         consumer = confluent.Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": "unused", "enable.auto.commit": False,
              "auto.offset.reset": "error", "log_level": 0, "fetch.wait.max.ms": 100}
         )  # fmt: skip
-        places = [(t, p) for t, count in self.topics.items() for p in range(count)]
-        consumer.assign([confluent.TopicPartition(t, p, 0) for t, p in places])
-        following = dict.fromkeys(places, 0)
-        while not self.stopping.is_set():
+        self.abandoned.append(consumer)
+        consumer.assign([confluent.TopicPartition(t, p, offset) for (t, p), offset in following.items()])
+        heard = time.monotonic()
+        while not self.stopping.is_set() and time.monotonic() - heard < HUNG_S:
             for message in consumer.consume(500, 0.1):
                 if message.error():
                     if message.error().fatal() or message.error().code() == confluent.KafkaError._AUTO_OFFSET_RESET:
                         self.anomalies.append(f"reader: {message.error()} at {message.topic()}-{message.partition()}")
                     continue
+                heard = time.monotonic()
                 place, offset = (message.topic(), message.partition()), message.offset()
                 if offset != following[place]:
                     self.anomalies.append(f"reader: {place} gave {offset} after {following[place] - 1}")
                 following[place] = offset + 1
                 if self.seen.setdefault((*place, offset), message.value()) != message.value():
                     self.anomalies.append(f"reader: {place} offset {offset} has changed")
-        consumer.close()
 
 
 class ConfluentMember(Actor):
@@ -272,8 +284,15 @@ class ConfluentMember(Actor):
         self.bootstrap, self.group, self.topics, self.readings = bootstrap, group, topics, readings
 
     def work(self) -> None:
-        """One commit at a time, and never a synchronous one: librdkafka 2.16 waits in it for the coordinator, for ever if
-        a rebalance meanwhile waits for `consume`."""
+        while not self.stopping.is_set():
+            self._take_part()
+
+    def _take_part(self) -> None:
+        """Until told to stop, or until nothing has come for so long that a new member is better.
+
+        One commit at a time, and never a synchronous one: librdkafka 2.16 waits in it for the coordinator, for ever if
+        a rebalance meanwhile waits for `consume`.
+        """
         done: dict[Place, int] = {}
         is_committing = False
 
@@ -286,16 +305,19 @@ class ConfluentMember(Actor):
 
         consumer = confluent.Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": self.group, "enable.auto.commit": False,
-             "auto.offset.reset": "earliest", "on_commit": committed, **TALK}
+             "auto.offset.reset": "earliest", "session.timeout.ms": 10_000, "on_commit": committed, **TALK}
         )  # fmt: skip
+        self.abandoned.append(consumer)
         # Positions of an assignment that is over are not this member's to commit.
         forget = {name: lambda consumer, partitions: done.clear() for name in ("on_assign", "on_revoke", "on_lost")}
         consumer.subscribe(list(self.topics), **forget)
-        while not self.stopping.is_set():
+        heard = time.monotonic()
+        while not self.stopping.is_set() and time.monotonic() - heard < HUNG_S:
             for message in consumer.consume(500, 0.2):
                 if message.error():
                     self.readings.errors.append(str(message.error()))
                     continue
+                heard = time.monotonic()
                 place = (message.topic(), message.partition())
                 self.readings.saw(place, message.offset())
                 done[place] = message.offset() + 1
@@ -303,7 +325,6 @@ class ConfluentMember(Actor):
                 is_committing = True
                 consumer.commit(offsets=[confluent.TopicPartition(t, p, o) for (t, p), o in done.items()], asynchronous=True)
                 done.clear()
-        consumer.close()
 
 
 class AiokafkaMember(ConfluentMember):
@@ -364,6 +385,7 @@ class Auditor(Actor):
         consumer = confluent.Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": self.group, "enable.auto.commit": False, "log_level": 0}
         )
+        self.abandoned.append(consumer)
         wanted = [confluent.TopicPartition(t, p) for t, p in self.places]
         taken = 0
         floor: dict[Place, int] = {}
@@ -386,4 +408,3 @@ class Auditor(Actor):
                 floor[place] = max(floor.get(place, 0), offset)
                 self.last[place] = offset
             self.stopping.wait(0.1)
-        consumer.close()
