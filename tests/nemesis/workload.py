@@ -305,7 +305,7 @@ class ConfluentMember(Actor):
 
         consumer = confluent.Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": self.group, "enable.auto.commit": False,
-             "auto.offset.reset": "earliest", "session.timeout.ms": 10_000, "on_commit": committed, **TALK}
+             "auto.offset.reset": "earliest", "session.timeout.ms": 10_000, "max.poll.interval.ms": 12_000, "on_commit": committed, **TALK}
         )  # fmt: skip
         self.abandoned.append(consumer)
         # Positions of an assignment that is over are not this member's to commit.

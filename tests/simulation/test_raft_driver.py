@@ -311,6 +311,35 @@ def test_a_node_without_room_for_its_vote_keeps_nobody_waiting() -> None:
         world.run(main())
 
 
+def test_a_leader_without_room_gives_way_to_one_that_has_some() -> None:
+    """Nothing can be decided as long as it leads: no ISR shrinks and no leadership moves, least of all away from its disk."""
+    with World(12) as world:
+        cluster = QuorumCluster(world, [1, 2, 3])
+
+        async def main() -> None:
+            await cluster.start()
+            full = await cluster.leader()
+            await cluster.write(full, "first")
+            cluster.node(full).disk.fail("append", errno.ENOSPC, path="*/__cluster_metadata-0/*.log", times=None)
+            with pytest.raises(KafkaError) as refused:
+                await cluster.write(full, "refused")
+            assert refused.value.error is Err.NOT_CONTROLLER, "whoever asked looks for another"
+            others = [n for n in (1, 2, 3) if n != full]
+            while not any(cluster.quorums[n].is_active for n in others):
+                assert world.loop.time() < 20
+                await asyncio.sleep(0.05)
+            leader = next(n for n in others if cluster.quorums[n].is_active)
+            await cluster.write(leader, "second")
+            await asyncio.sleep(10)
+            assert cluster.quorums[leader].is_active, "the full one does not stand in the way"
+            cluster.node(full).disk.faults.clear()
+            await cluster.write(leader, "third")
+            await cluster.wait_for([1, 2, 3], ["first", "second", "third"])
+            assert not cluster.failures
+
+        world.run(main())
+
+
 def test_a_node_without_room_for_its_vote_stops_in_order() -> None:
     """What could not be saved was told to nobody: the next start goes on from what was."""
     with World(11) as world:

@@ -314,7 +314,14 @@ class KraftQuorum:
         loader = tip.loader.copy()
         delta = loader.load(records, base_offset, epoch, now_ms)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._write(tip, batch, delta, loader, now_ms, done)
+        try:
+            self._write(tip, batch, delta, loader, now_ms, done)
+        except KafkaError as error:
+            if self.log.failed is not None or self._node.is_only_voter:
+                raise
+            # Without room nothing can be decided here, not even that this node's partitions are led elsewhere.
+            self._cannot_lead(error)
+            raise KafkaError(Err.NOT_CONTROLLER, f"this node gives way to another controller: {error.message}") from error
         self._driver.step(Appended())
         return done
 
