@@ -182,7 +182,7 @@ class Segment(SegmentReader):
         if self.size == 0:
             self.first_timestamp = UNKNOWN_TIMESTAMP
         self.bytes_since_index = self.size - (self.offsets.positions[-1] if len(self.offsets) else 0)
-        self.write_indexes()
+        self.keep_indexes()
         return offset
 
     def _change_handle(self) -> None:

@@ -226,6 +226,23 @@ def test_a_roll_on_a_full_disk_leaves_the_log_as_it_was() -> None:
     assert read_all(open_log(disk)) == written
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".*"])
+def test_a_log_is_cut_on_a_full_disk_whose_indexes_have_no_room(suffix: str) -> None:
+    """To cut needs no room. An index is a hint: what could not be written is built again when it is next needed."""
+    disk = MemoryDisk()
+    log = open_log(disk, config=LogConfig(index_interval_bytes=1))
+    for _ in range(20):
+        append(log, 5)
+    disk.fail("append", errno.ENOSPC, path=f"*{suffix}", times=None)
+    log.truncate_to(42)
+    assert log.failed is None
+    assert offsets(read_all(log)) == list(range(40))
+    disk.faults.clear()
+    append(log, 5)
+    log.close()
+    assert offsets(read_all(open_log(disk, config=LogConfig(index_interval_bytes=1)))) == list(range(45))
+
+
 def test_a_torn_write_that_cannot_be_undone_fails_the_log() -> None:
     disk = MemoryDisk()
     disk.make_dirs("/data")
