@@ -26,6 +26,7 @@ from headrace.quorum import QuorumError
 from headrace.quorum.cleaning import SnapshotLimits
 from headrace.quorum.folder import Layout, open_folders
 from headrace.quorum.kraft import KraftOptions, KraftQuorum, open_quorum
+from headrace.quorum.mark import Mark, Marker
 from headrace.quorum.snapshots import Voter
 from headrace.storage.checkpoints import new_uuid
 from headrace.storage.files import NOT_THE_DISK
@@ -119,6 +120,7 @@ class Node:
             raise StartupError(str(error)) from error
         except OSError as error:  # such as a disk that is full before anything was written
             raise StartupError(f"cannot use {', '.join(config.log_dirs)}: {(error.strerror or str(error)).lower()}") from error
+        self._marker = self._make_marker(layout.metadata_log_dir, identity.directory_ids[layout.metadata_log_dir])
         self.quorum.on_failure = self._broker.fail
         self._opened = True
         if config.is_broker:
@@ -129,6 +131,8 @@ class Node:
             self._broker.controller = ActiveController(self._broker, self.quorum, self.controller)
         self.quorum.on_leadership(self._broker.channel.leadership_changed)
         self.quorum.listen(self._committed)
+        self.quorum.listen(self._marker.changed)
+        self.quorum.on_leadership(self._marker.changed)
 
     async def join(self) -> None:
         """Take part in the quorum and register. Returns when this node knows all that the cluster knew by then."""
@@ -143,6 +147,14 @@ class Node:
             await self._register()
         else:
             self._follow()
+
+    def _make_marker(self, log_dir: str, directory_id: bytes) -> Marker:
+        quorum, runtime = self.quorum, self._runtime
+
+        def known() -> Mark:
+            return Mark(min(self.image.offset + 1, quorum.log.durable_end), quorum.saved_epoch)
+
+        return Marker(runtime.disk, log_dir, directory_id, known, runtime.run_in_thread)
 
     def _controller_ports(self) -> dict[str, int]:
         return {listener.endpoint.name: listener.port for listener in self._broker.controller_listeners}
@@ -383,6 +395,7 @@ class Node:
             if self._broker.controller is not None:
                 self._broker.controller.close()
             await self.quorum.close()
+            await self._marker.close()
         except (KafkaError, OSError) as error:
             # A full disk, most likely. What was committed is there; the next start checks the rest.
             logger.error("the metadata log could not be closed in order: %s", error)

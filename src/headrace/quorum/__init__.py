@@ -117,6 +117,18 @@ class QuorumError(Exception):
     """Why this node cannot take part: one line that says what is wrong and, where there is a way, what to do."""
 
 
+class DamagedMetadata(QuorumError):
+    """What this node knew of the cluster is not what it was. It says what is wrong; what to do is the same for all."""
+
+    ADVICE = (
+        "restore this node's folders from a copy; or, where other controllers have the metadata, empty them, run "
+        "`headrace format --no-initial-controllers` and let the node join again"
+    )
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; {self.ADVICE}"
+
+
 class PeerError(Exception):
     """A request to another node got no answer. `refused`: there is no process at that address."""
 

@@ -12,7 +12,7 @@ from struct import Struct
 from crc32c import crc32c
 
 from headrace.errors import KafkaError
-from headrace.quorum import QuorumError
+from headrace.quorum import DamagedMetadata
 from headrace.records.batch import check_stored
 from headrace.records.layout import CRC_AT, CRC_FROM, HEADER_BYTES, LOG_OVERHEAD
 from headrace.storage.files import Disk
@@ -29,8 +29,10 @@ _MAYBE_BATCH = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)
 """Where a batch could begin: offsets stay below 2^48, and its magic is 2."""
 
 
-def check_log(disk: Disk, folder: str, covered: int = 0) -> int:
-    """Raise QuorumError if the metadata log has been damaged other than by an unfinished last write.
+def check_log(disk: Disk, folder: str, covered: int = 0, committed: int = 0) -> int:
+    """Raise DamagedMetadata if the metadata log has been damaged other than by an unfinished last write.
+
+    A log that ends below `committed` has lost what was no unfinished write: an end cut off, an older copy.
 
     Returns where the log begins. Segments before that are left over: a snapshot that reaches up to `covered` stands for
     them, they were being deleted, and the power went when some were gone for good and others not.
@@ -47,14 +49,18 @@ def check_log(disk: Disk, folder: str, covered: int = 0) -> int:
         if torn is None:
             continue
         if name != names[-1]:
-            raise QuorumError(
-                f"{path} is damaged at byte {torn}, and the log goes on behind it; restore it from a copy"
+            raise DamagedMetadata(
+                f"{path} is damaged at byte {torn}, and the log goes on behind it"
             )
         good = _next_good(data, torn + 1, walk.next_offset)
         if good is not None and not _has_hole(data, torn, good):
-            raise QuorumError(
-                f"{path} is damaged at byte {torn}, and whole batches follow at byte {good}; restore it from a copy"
+            raise DamagedMetadata(
+                f"{path} is damaged at byte {torn}, and whole batches follow at byte {good}"
             )
+    if max(walk.next_offset, covered) < committed:
+        raise DamagedMetadata(
+            f"{folder} ends at offset {max(walk.next_offset, covered)}, and {committed} had been committed here"
+        )
     return begin
 
 
@@ -82,14 +88,14 @@ class _Walk:
                 header = check_stored(data, pos, end)
             except KafkaError:
                 if _whole(data, pos, end):
-                    raise QuorumError(
+                    raise DamagedMetadata(
                         f"{path} is damaged at byte {pos}: a batch has lost its place"
                     ) from None
                 return pos
             if header.base_offset != self.next_offset or header.leader_epoch < self.epoch:
-                raise QuorumError(
+                raise DamagedMetadata(
                     f"{path} is damaged at byte {pos}: a batch with offset {header.base_offset} and epoch"
-                    f" {header.leader_epoch} where {self.next_offset} and {self.epoch} come next; restore it from a copy"
+                    f" {header.leader_epoch} where {self.next_offset} and {self.epoch} come next"
                 )
             self.next_offset = header.last_offset + 1
             self.epoch = header.leader_epoch

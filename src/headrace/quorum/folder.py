@@ -19,6 +19,7 @@ from headrace.metadata.versions import (
 )
 from headrace.protocol import messages as m
 from headrace.quorum import QuorumError
+from headrace.quorum.mark import FILE_NAME as MARK
 from headrace.quorum.snapshots import (
     SnapshotId,
     Voter,
@@ -27,13 +28,22 @@ from headrace.quorum.snapshots import (
     snapshot_id,
     write_snapshot,
 )
-from headrace.storage.checkpoints import META_PROPERTIES, CorruptCheckpoint, MetaProperties, encode_uuid
+from headrace.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
+    META_PROPERTIES,
+    VOUCHED,
+    CorruptCheckpoint,
+    MetaProperties,
+    encode_uuid,
+)
 from headrace.storage.files import Disk, make_durable_dirs
 from headrace.storage.manager import METADATA_FOLDER
 
 BOOTSTRAP = "bootstrap.checkpoint"
 
-_HARMLESS = frozenset({".lock", "lost+found", BOOTSTRAP, f"{BOOTSTRAP}.tmp", f"{META_PROPERTIES}.tmp"})
+_MARKS = (CLEAN_SHUTDOWN, VOUCHED, MARK)
+"""Of a former life: `rm -r data/*` leaves them behind."""
+_HARMLESS = frozenset({".lock", "lost+found", BOOTSTRAP, f"{BOOTSTRAP}.tmp", f"{META_PROPERTIES}.tmp", *_MARKS})
 """What a new disk, or a format that was interrupted, may leave in an otherwise empty folder."""
 
 
@@ -208,6 +218,9 @@ def format_folders(
         directories[metadata] = _place_among(voters, layout)
     for path in directories:
         make_durable_dirs(disk, path)
+        for name in _MARKS:
+            if disk.exists(f"{path}/{name}"):
+                disk.remove(f"{path}/{name}")
     folder = f"{metadata}/{METADATA_FOLDER}"
     make_durable_dirs(disk, folder)
     if voters:

@@ -29,6 +29,7 @@ from headrace.quorum.driver import Driver
 from headrace.quorum.folder import Identity, Layout, read_bootstrap
 from headrace.quorum.leading import Pending, Tip, bootstrap, build_batch, is_new
 from headrace.quorum.loading import Applied, Loaded, apply_log, check_features, load
+from headrace.quorum.mark import read_mark
 from headrace.quorum.metadata_log import Damaged, encode_control_records
 from headrace.quorum.options import KraftOptions, check_voters, raft_options
 from headrace.quorum.serving import QuorumFacts, Server, VoterFacts, facts_of
@@ -102,6 +103,7 @@ class KraftQuorum:
         self._closed = False
         self._caught_up: asyncio.Event = asyncio.Event()
         self._new_leader: asyncio.Event = asyncio.Event()
+        self.saved_epoch = loaded.election.epoch
         self._keeper = SnapshotKeeper(
             disk,
             self.log,
@@ -472,6 +474,7 @@ class KraftQuorum:
         await self._run_in_thread(
             lambda: write_state(self._disk, self.log.path, election, kraft_version, voter_ids)
         )
+        self.saved_epoch = election.epoch
 
     # --- durable, committed, applied ----------------------------------------------------------------------------------
 
@@ -593,9 +596,8 @@ def open_quorum(
     folder = f"{layout.metadata_log_dir}/{METADATA_FOLDER}"
     config = LogConfig(segment_bytes=options.segment_bytes, segment_ms=options.segment_ms, retention_ms=-1)
     key = ReplicaKey(identity.node_id, identity.directory_ids[layout.metadata_log_dir])
-    loaded = load(
-        disk, folder, config, options.static_voters, clock.wall_ms(), key, options.is_controller
-    )
+    mark = read_mark(disk, layout.metadata_log_dir, key.directory_id)
+    loaded = load(disk, folder, config, options.static_voters, clock.wall_ms(), key, options.is_controller, mark)
     try:
         check_voters(loaded.log.voters.last, key, layout, options)
     except QuorumError:

@@ -15,8 +15,9 @@ from headrace.metadata.image import Image
 from headrace.metadata.loader import Loader
 from headrace.metadata.versions import KNOWN_FEATURES
 from headrace.protocol.primitives import ProtocolError
-from headrace.quorum import QuorumError
+from headrace.quorum import DamagedMetadata, QuorumError
 from headrace.quorum.damage import check_log
+from headrace.quorum.mark import Mark
 from headrace.quorum.metadata_log import MetadataLog
 from headrace.quorum.snapshots import (
     Snapshot,
@@ -27,6 +28,7 @@ from headrace.quorum.snapshots import (
     read_snapshot,
     remove_leftovers,
 )
+from headrace.quorum.state import FILE_NAME as STATE_FILE
 from headrace.quorum.state import read_state
 from headrace.raft.types import Election, ReplicaKey
 from headrace.raft.voters import History, VoterSet
@@ -39,6 +41,7 @@ logger = logging.getLogger("headrace.quorum")
 
 READ_BYTES = 1 << 20
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
+NO_MARK = Mark()
 
 
 class Loaded(NamedTuple):
@@ -66,12 +69,13 @@ def load(
     now_ms: int,
     key: ReplicaKey,
     is_controller: bool = True,
+    mark: Mark = NO_MARK,
 ) -> Loaded:
-    """Blocking. `static_voters` are the configuration's, for a cluster of kraft.version 0."""
+    """Blocking. `static_voters` are the configuration's, for a cluster of kraft.version 0. `mark` is what must be there."""
     snapshots = list_snapshots(disk, folder) if disk.exists(folder) else []
     start = snapshots[-1].end_offset if snapshots else 0
-    begin = check_log(disk, folder, covered=start)
-    election = read_state(disk, folder)
+    begin = check_log(disk, folder, covered=start, committed=mark.end_offset if is_controller else 0)
+    election = _read_election(disk, folder)
     snapshot = read_snapshot(disk, folder, snapshots[-1]) if snapshots else None
     if disk.exists(folder):
         remove_leftovers(disk, folder)
@@ -98,12 +102,37 @@ def load(
                 size += applied.size
             applied_end = log.end_offset
         check_features(loader.image, found.kraft_versions.last, folder)
+        latest = max(mark.epoch, log.epochs.latest_epoch)
+        votes = is_controller and voters.has(key) and len(voters) > 1
+        election = _check_election(election, latest, f"{folder}/{STATE_FILE}", votes=votes)
         # What an unclean stop left written but not synced counts from here on, so it must stay.
         log.flush()
     except BaseException:
         log.abandon()
         raise
     return Loaded(found, election, loader, applied_end, size)
+
+
+def _read_election(disk: Disk, folder: str) -> Election | DamagedMetadata:
+    try:
+        return read_state(disk, folder)
+    except DamagedMetadata as damage:
+        return damage
+
+
+def _check_election(found: Election | DamagedMetadata, latest: int, path: str, *, votes: bool) -> Election:
+    """An election as it was last saved. A file that is gone, or from before `latest`, has forgotten votes.
+
+    A voter that has forgotten its vote could give it twice, and two nodes would lead. A node that votes with nobody else does no harm.
+    """
+    if not isinstance(found, DamagedMetadata):
+        if found.epoch >= latest:
+            return found
+        found = DamagedMetadata(f"{path} is missing or from an older copy: it knows of epoch {found.epoch}, the log of {latest}")
+    if votes:
+        raise found
+    logger.warning("%s; nobody else votes, going on in epoch %d", found.args[0], max(latest, 0))
+    return Election(max(latest, 0))
 
 
 def _finish_cleaning(disk: Disk, folder: str, snapshots: list[SnapshotId], begin: int) -> list[SnapshotId]:
@@ -129,7 +158,7 @@ def load_snapshot(snapshot: Snapshot) -> Loader:
         try:
             loader.load(snapshot.records, first, snapshot.id.epoch, snapshot.timestamp_ms)
         except ReplayError as error:
-            raise QuorumError(f"{snapshot.id.file_name} cannot be replayed: {error}") from None
+            raise DamagedMetadata(f"{snapshot.id.file_name} cannot be replayed: {error}") from None
     return loader
 
 
@@ -142,12 +171,12 @@ def _stands_alone(log: Log, latest: SnapshotId) -> bool:
 
 def _check_range(log: Log, folder: str, start: int) -> None:
     if log.log_start_offset > start:
-        raise QuorumError(
-            f"{folder} begins at offset {log.log_start_offset}, and no snapshot holds what came before; restore a copy"
+        raise DamagedMetadata(
+            f"{folder} begins at offset {log.log_start_offset}, and no snapshot holds what came before"
         )
     if log.recovery.holes:
-        raise QuorumError(
-            f"{folder} lacks {log.recovery.holes[0].path}, which was set aside as damaged; restore a copy"
+        raise DamagedMetadata(
+            f"{folder} lacks {log.recovery.holes[0].path}, which was set aside as damaged"
         )
 
 
@@ -173,7 +202,7 @@ def _with_control_records(
             try:
                 found.note_control(view, pos, header)
             except (KafkaError, ProtocolError) as error:
-                raise QuorumError(
+                raise DamagedMetadata(
                     f"{folder} cannot be replayed at offset {header.base_offset}: {error}"
                 ) from None
     return found
@@ -185,7 +214,7 @@ def _batches(log: Log, start: int, end_offset: int) -> Iterator[tuple[memoryview
     while offset < end_offset:
         piece = log.read(offset, READ_BYTES, end_offset)
         if piece is None:
-            raise QuorumError(f"{log.path} cannot be read at offset {offset}")
+            raise DamagedMetadata(f"{log.path} cannot be read at offset {offset}")
         try:
             view = memoryview(piece.read())
         finally:
@@ -209,7 +238,7 @@ def apply_log(log: Log, loader: Loader, start: int, end_offset: int) -> Iterator
                     batch.records[skip:], header.base_offset + skip, header.leader_epoch, header.max_timestamp
                 )
             except (KafkaError, ProtocolError, ReplayError) as error:
-                raise QuorumError(
+                raise DamagedMetadata(
                     f"{log.path} cannot be replayed at offset {header.base_offset}: {error}"
                 ) from None
         yield Applied(header.last_offset + 1, header.size, delta)

@@ -12,7 +12,7 @@ from headrace.errors import KafkaError
 from headrace.metadata.records import Record, decode_record, encode_record
 from headrace.protocol import messages as m
 from headrace.protocol.primitives import ProtocolError
-from headrace.quorum import QuorumError
+from headrace.quorum import DamagedMetadata
 from headrace.raft.voters import Voter as Voter
 from headrace.records.batch import check_stored
 from headrace.records.builder import BatchBuilder
@@ -130,17 +130,17 @@ def encode_snapshot(
 
 
 def decode_batches(data: bytes | memoryview, path: str) -> Iterator[Batch]:
-    """Every batch of a file. Raises QuorumError at the first byte that is not right."""
+    """Every batch of a file. Raises DamagedMetadata at the first byte that is not right."""
     view = memoryview(data)
     pos, end = 0, len(view)
     while pos < end:
         if end - pos < HEADER_BYTES:
-            raise QuorumError(f"{path} is damaged at byte {pos}: {end - pos} bytes are no batch")
+            raise DamagedMetadata(f"{path} is damaged at byte {pos}: {end - pos} bytes are no batch")
         try:
             header = check_stored(view, pos, end)
             yield decode_batch(view, pos, header)
         except (KafkaError, ProtocolError) as error:
-            raise QuorumError(f"{path} is damaged at byte {pos}: {error}") from None
+            raise DamagedMetadata(f"{path} is damaged at byte {pos}: {error}") from None
         pos += header.size
 
 
@@ -158,7 +158,7 @@ def decode_batch(view: memoryview, pos: int, header: BatchHeader) -> Batch:
 
 
 def decode_snapshot(snapshot_id: SnapshotId, data: bytes, path: str) -> Snapshot:
-    """A whole snapshot, header to footer; QuorumError unless every byte is right."""
+    """A whole snapshot, header to footer; DamagedMetadata unless every byte is right."""
     records: list[Record] = []
     timestamp_ms = -1
     kraft_version = 0
@@ -167,12 +167,11 @@ def decode_snapshot(snapshot_id: SnapshotId, data: bytes, path: str) -> Snapshot
     opened = closed = False
     for batch in decode_batches(data, path):
         if closed:
-            raise QuorumError(f"{path} is damaged: it goes on after its footer")
+            raise DamagedMetadata(f"{path} is damaged: it goes on after its footer")
         header = batch.header
         if header.base_offset != next_offset or header.leader_epoch != snapshot_id.epoch:
             # Both stand outside the batch's CRC.
-            raise QuorumError(
-                f"{path} is damaged: a batch with offset {header.base_offset} where {next_offset} comes next"
+            raise DamagedMetadata(f"{path} is damaged: a batch with offset {header.base_offset} where {next_offset} comes next"
             )
         next_offset = header.last_offset + 1
         for kind, message in batch.control:
@@ -188,10 +187,10 @@ def decode_snapshot(snapshot_id: SnapshotId, data: bytes, path: str) -> Snapshot
             elif kind == ControlType.SNAPSHOT_FOOTER:
                 closed = True
         if not opened:
-            raise QuorumError(f"{path} is damaged: it does not begin with a snapshot header")
+            raise DamagedMetadata(f"{path} is damaged: it does not begin with a snapshot header")
         records += batch.records
     if not closed:
-        raise QuorumError(f"{path} is damaged: it has no footer, so its end is missing")
+        raise DamagedMetadata(f"{path} is damaged: it has no footer, so its end is missing")
     return Snapshot(snapshot_id, timestamp_ms, records, kraft_version, voters)
 
 

@@ -7,7 +7,7 @@ It is on the disk before anything is said or written in its epoch: a vote that i
 import json
 from typing import Any
 
-from headrace.quorum import QuorumError
+from headrace.quorum import DamagedMetadata, QuorumError
 from headrace.raft.types import NO_DIRECTORY, NOBODY, Election, ReplicaKey
 from headrace.storage.checkpoints import CorruptCheckpoint, decode_uuid, encode_uuid
 from headrace.storage.files import Disk
@@ -50,7 +50,7 @@ def decode_state(data: bytes, path: str) -> Election:
             int(fields["leaderEpoch"]), int(fields["leaderId"]), voted if voted.id != NOBODY else None
         )
     except (ValueError, TypeError, KeyError, CorruptCheckpoint) as error:
-        raise QuorumError(f"{path} is damaged: {error}") from None
+        raise DamagedMetadata(f"{path} is damaged: {error}") from None
 
 
 def read_state(disk: Disk, folder: str) -> Election:

@@ -10,6 +10,8 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID
 
+from crc32c import crc32c
+
 from headrace.config import parse_properties
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -94,17 +96,33 @@ def decode_uuid(text: str) -> bytes:
     return uuid
 
 
-def encode_partition_metadata(topic_id: bytes) -> bytes:
-    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode()
+def encode_partition_metadata(topic_id: bytes, folder: str | None = None) -> bytes:
+    """Kafka reads the first two lines only. The third tells a topic id that has changed, or that is another folder's.
+
+    A folder that is taken for another topic's is set aside, and its partition begins anew.
+    """
+    text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
+    return (text if folder is None else f"{text}\nof: {folder} {_check_of(folder, topic_id)}").encode()
 
 
-def decode_partition_metadata(data: bytes) -> bytes:
+def _check_of(folder: str, topic_id: bytes) -> str:
+    return f"{crc32c(folder.encode() + topic_id):08x}"
+
+
+def decode_partition_metadata(data: bytes, folder: str | None = None) -> bytes:
+    """The topic id. `folder` is the name of the folder that the file lies in."""
     fields = _fields(data)
     if fields.get("version") != "0":
         raise CorruptCheckpoint(f"partition.metadata version {fields.get('version')!r}, only 0 is known")
     topic_id = decode_uuid(fields.get("topic_id", ""))
     if topic_id == bytes(16):
         raise CorruptCheckpoint("partition.metadata with the zero topic id")
+    if len(fields) > 2:
+        name, _, check = fields.get("of", "").rpartition(" ")
+        if check != _check_of(name, topic_id):
+            raise CorruptCheckpoint("partition.metadata with another checksum")
+        if folder is not None and name != folder:
+            raise CorruptCheckpoint(f"it is that of {name}")
     return topic_id
 
 

@@ -562,7 +562,7 @@ class Log(LogReader):
         file = self.disk.open(path, create=True)
         try:
             file.truncate(0)
-            file.append(encode_partition_metadata(topic_id))
+            file.append(encode_partition_metadata(topic_id, os.path.basename(self.path)))
         finally:
             file.close()
         self._dirty_files.add(path)

@@ -249,7 +249,7 @@ def _load_epochs(disk: Disk, path: str, report: RecoveryReport) -> EpochCache:
 def _load_topic_id(disk: Disk, path: str, report: RecoveryReport) -> bytes | None:
     try:
         data = disk.read_bytes(f"{path}/{PARTITION_METADATA}")
-        return decode_partition_metadata(data) if data else None
+        return decode_partition_metadata(data, os.path.basename(path)) if data else None
     except FileNotFoundError:
         return None
     except CorruptCheckpoint as error:

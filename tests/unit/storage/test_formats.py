@@ -47,6 +47,26 @@ def test_partition_metadata() -> None:
             decode_partition_metadata(bad)
 
 
+def test_partition_metadata_tells_whose_it_is() -> None:
+    text = encode_partition_metadata(UUID, "t-0")
+    assert text.startswith(encode_partition_metadata(UUID) + b"\nof: t-0 "), "Kafka reads the first two lines"
+    assert decode_partition_metadata(text, "t-0") == decode_partition_metadata(text) == UUID
+    with pytest.raises(CorruptCheckpoint, match="it is that of t-0"):
+        decode_partition_metadata(text, "u-0")
+    for at in range(len(text) * 8):
+        flipped = bytearray(text)
+        flipped[at // 8] ^= 1 << at % 8
+        try:
+            assert decode_partition_metadata(bytes(flipped), "t-0") == UUID, flipped
+        except CorruptCheckpoint:
+            pass
+    for size in range(len(text)):
+        try:
+            assert decode_partition_metadata(text[:size], "t-0") == UUID
+        except CorruptCheckpoint:
+            pass
+
+
 def test_meta_properties() -> None:
     meta = MetaProperties("cluster:1", 7, UUID)
     assert MetaProperties.decode(meta.encode()) == meta

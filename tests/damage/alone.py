@@ -1,0 +1,131 @@
+"""One simulated broker: filled, stopped or killed, damaged, started again, judged; in rounds."""
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+
+from headrace.broker.server import StartupError
+from headrace.client.admin import Admin
+from headrace.client.cluster import Cluster
+from headrace.testing.simulator.brokers import DATA, broker
+from headrace.testing.simulator.world import Node, World
+from tests.damage.damages import MAY_REFUSE, Damage, copy_of, draw, put_back
+from tests.damage.judge import Ledger, Verdict, Writer, judge
+from tests.simulation.harness import BOOTSTRAP, BROKER
+
+SETTINGS = {
+    "offsets.topic.num.partitions": "2",
+    "offsets.topic.segment.bytes": "1048576",
+    "metadata.log.max.record.bytes.between.snapshots": "2000",
+    "log.cleaner.backoff.ms": "200",
+    "log.flush.offset.checkpoint.interval.ms": "500",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
+}
+TOPICS = {"plain": 2, "other": 1, "compact": 1}
+NOTED_S = 3.0
+"""Longer than checkpoints and marks take to follow. What nobody has noted yet cannot be missed by a node that is alone."""
+SMALL = {"internal.segment.bytes": "1000", "index.interval.bytes": "100"}
+
+
+@dataclass
+class Run:
+    """What was done, and what was found that must not be."""
+
+    seed: int
+    events: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    refused: str | None = None
+    verdicts: list[Verdict] = field(default_factory=list)
+    kinds: set[str] = field(default_factory=set)
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: " + "; ".join(self.events) + "\n   " + "\n   ".join(self.findings)
+
+
+async def create_topics(bootstrap: str, replicas: int, ledger: Ledger) -> None:
+    async with Admin(bootstrap) as admin:
+        for topic, partitions in TOPICS.items():
+            configs = dict(SMALL)
+            if topic == "compact":
+                configs |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+                ledger.compacted.add(topic)
+            await admin.create_topic(topic, partitions, replicas, configs)
+
+
+async def fill(writer: Writer, dice_batches: int, value_bytes: int = 100) -> None:
+    """Some batches in every partition, and offsets of two groups."""
+    async with Cluster(writer.bootstrap, retry_timeout_s=30.0) as cluster:
+        for _ in range(dice_batches):
+            for topic, partitions in TOPICS.items():
+                for index in range(partitions):
+                    await writer.send(cluster, (topic, index), 2, value_bytes)
+    for group in ("g1", "g2"):
+        await writer.commit(group, {(topic, 0): writer.ledger.end((topic, 0)) for topic in TOPICS})
+
+
+def run(seed: int, kinds: frozenset[str] | None = None) -> Run:
+    with World(seed) as world:
+        return world.run(_scenario(world, seed, kinds))
+
+
+async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Run:
+    dice = world.dice("damage")
+    node = world.node(BROKER)
+    ledger, result = Ledger(), Run(seed)
+    writer = Writer(BOOTSTRAP, ledger, seed)
+    await node.start(broker(SETTINGS))
+    await create_topics(BOOTSTRAP, 1, ledger)
+    await fill(writer, dice.randint(3, 12))
+    await asyncio.sleep(dice.choice((0.0, 1.0, 5.0)))
+    older = copy_of(node.disk, DATA)
+    for _ in range(dice.randint(1, 2)):
+        await fill(writer, dice.randint(1, 12))
+        await asyncio.sleep(NOTED_S)
+        clean = dice.random() < 0.5
+        await node.stop() if clean else node.kill()
+        result.events.append("clean stop" if clean else "kill")
+        before = copy_of(node.disk, DATA)
+        done = [draw(node.disk, DATA, dice, older, kinds) for _ in range(dice.choice((1, 1, 1, 2, 3)))]
+        result.events += map(str, done)
+        result.kinds |= {damage.target.kind for damage in done}
+        if not await start(node, done, result):
+            # It said why and what to do: from a copy, all is as it was.
+            put_back(node.disk, DATA, before)
+            await node.start()
+            result.verdicts.append(await judge(BOOTSTRAP, ledger))
+            result.findings += [f"restored from a copy: {line}" for line in result.verdicts[-1].findings(set())]
+            return result
+        harmed = set().union(*(damage.partitions for damage in done))
+        for which in ("first", "second"):
+            verdict = await judge(BOOTSTRAP, ledger)
+            result.verdicts.append(verdict)
+            result.findings += [f"{which} start: {line}" for line in verdict.findings(harmed)]
+            await asyncio.sleep(2.0)
+            if not node.running:
+                result.findings.append(f"{which} start: the broker ended itself")
+                return result
+            if which == "first":
+                await node.stop() if dice.random() < 0.5 else node.kill()
+                if not await start(node, done, result):
+                    result.findings.append(f"refused only the second start: {result.refused}")
+                    return result
+        if result.findings or not verdict.is_whole:
+            return result  # more of the same would tell nothing new
+    return result
+
+
+async def start(node: Node, done: list[Damage], result: Run) -> bool:
+    """False: it refused. Anything but a refusal in one line that these damages allow is a finding."""
+    try:
+        await node.start()
+        return True
+    except StartupError as error:
+        result.refused = str(error)
+        result.events.append(f"refused: {error}")
+        if not any(damage.target.kind in MAY_REFUSE for damage in done):
+            result.findings.append(f"refused to start: {error}")
+        if "\n" in str(error) or not re.search(r"/\S+", str(error)):
+            result.findings.append(f"refused without naming a file in one line: {error!r}")
+    except Exception as error:
+        result.findings.append(f"start failed: {error!r}")
+    return False
