@@ -22,9 +22,9 @@ SETTINGS = {
     "replica.high.watermark.checkpoint.interval.ms": "500",
 }
 TOPICS = {"plain": 2, "other": 1, "compact": 1}
-NOTED_S = 3.0
+NOTED_S = 2.5
 """Longer than checkpoints and marks take to follow. What nobody has noted yet cannot be missed by a node that is alone."""
-SMALL = {"internal.segment.bytes": "1000", "index.interval.bytes": "100"}
+SMALL = {"internal.segment.bytes": "1000", "index.interval.bytes": "100", "retention.ms": "-1"}
 
 
 @dataclass
@@ -76,6 +76,7 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
     await node.start(broker(SETTINGS))
     await create_topics(BOOTSTRAP, 1, ledger)
     await fill(writer, dice.randint(3, 12))
+    await writer.delete(("plain", 1), dice.randint(1, 5))
     await asyncio.sleep(dice.choice((0.0, 1.0, 5.0)))
     older = copy_of(node.disk, DATA)
     for _ in range(dice.randint(1, 2)):
@@ -114,6 +115,10 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
     return result
 
 
+def may_refuse(done: list[Damage]) -> bool:
+    return any(damage.target.kind in MAY_REFUSE for damage in done)
+
+
 async def start(node: Node, done: list[Damage], result: Run) -> bool:
     """False: it refused. Anything but a refusal in one line that these damages allow is a finding."""
     try:
@@ -122,9 +127,9 @@ async def start(node: Node, done: list[Damage], result: Run) -> bool:
     except StartupError as error:
         result.refused = str(error)
         result.events.append(f"refused: {error}")
-        if not any(damage.target.kind in MAY_REFUSE for damage in done):
+        if not may_refuse(done):
             result.findings.append(f"refused to start: {error}")
-        if "\n" in str(error) or not re.search(r"/\S+", str(error)):
+        if "\n" in str(error) or not re.search(r"/\S+|meta\.properties", str(error)):
             result.findings.append(f"refused without naming a file in one line: {error!r}")
     except Exception as error:
         result.findings.append(f"start failed: {error!r}")

@@ -314,7 +314,7 @@ def draw(disk: Disk, root: str, dice: Random, older: Copy, kinds: frozenset[str]
             by_kind.setdefault(target.kind, []).append(target)
         choices = sorted(set(by_kind) | {"leftover"})
         if kinds is not None:
-            choices = [kind for kind in choices if kind in kinds]
+            choices = [kind for kind in choices if kind in kinds] or choices
         kind = dice.choice(choices)
         if kind == "leftover":
             target = dice.choice([target for target in targets if not target.kind.endswith("folder")])

@@ -37,6 +37,8 @@ class Ledger:
     records: dict[Partition, dict[int, tuple[bytes, bytes]]] = field(default_factory=dict)
     """(key, value) by offset."""
     compacted: set[str] = field(default_factory=set)
+    deleted: dict[Partition, int] = field(default_factory=dict)
+    """Records below these offsets were deleted on purpose."""
     offsets: dict[str, dict[Partition, int]] = field(default_factory=dict)
     """By group."""
     sent: int = 0
@@ -45,7 +47,8 @@ class Ledger:
         """What a reader must find: of a compacted topic, each key's last."""
         records = self.records.get(partition, {})
         if partition[0] not in self.compacted:
-            return {offset: value for offset, (_, value) in records.items()}
+            start = self.deleted.get(partition, 0)
+            return {offset: value for offset, (_, value) in records.items() if offset >= start}
         last = {key: offset for offset, (key, _) in sorted(records.items())}
         return {offset: records[offset][1] for offset in last.values()}
 
@@ -107,6 +110,11 @@ class Writer:
             offset = produced.base_offset + at
             assert offset not in known, f"offset {offset} of {partition} was given twice"
             known[offset] = row.key or b"", row.value or b""
+
+    async def delete(self, partition: Partition, offset: int) -> None:
+        async with Admin(self.bootstrap) as admin:
+            await admin.delete_records(partition[0], {partition[1]: offset})
+        self.ledger.deleted[partition] = offset
 
     async def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
         async with Admin(self.bootstrap) as admin:

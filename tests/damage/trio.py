@@ -34,6 +34,7 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
     await cluster.start()
     await create_topics(cluster.bootstrap, 3, ledger)
     await fill(writer, dice.randint(3, 8))
+    await writer.delete(("plain", 1), dice.randint(1, 5))
     await asyncio.sleep(dice.choice((0.0, 1.0, 5.0)))
     name = dice.choice(cluster.names)
     node = cluster.node(name)
@@ -70,7 +71,7 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
         for other in cluster.names:
             if not cluster.node(other).running:
                 result.findings.append(f"{other} ended itself")
-        result.findings += _differences(cluster)
+        result.findings += _differences(cluster, ledger)
         # The damaged one must also stand alone: what it leads is read from its own copy.
         result.findings += await _read_from(cluster, name, ledger)
         if result.findings:
@@ -118,7 +119,7 @@ async def _read_from(cluster: SimCluster, name: str, ledger: Ledger) -> list[str
     return []
 
 
-def _differences(cluster: SimCluster) -> list[str]:
+def _differences(cluster: SimCluster, ledger: Ledger) -> list[str]:
     """Replicas must be the same, byte for byte; compaction may have come further on one than on another."""
     found = []
     for topic, partitions in TOPICS.items():
@@ -133,7 +134,8 @@ def _differences(cluster: SimCluster) -> list[str]:
             ends = {name: _end(batches) for name, batches in copies.items()}
             first, *rest = copies.items()
             for name, batches in rest:
-                differing = sorted(at for at in {*first[1], *batches} if first[1].get(at) != batches.get(at))
+                due = {at for at in {*first[1], *batches} if at >= ledger.deleted.get((topic, index), 0)}
+                differing = sorted(at for at in due if first[1].get(at) != batches.get(at))
                 if differing:
                     found.append(f"{topic}-{index}: {first[0]} and {name} differ at {differing[:5]}, ends {ends}")
     return found

@@ -33,7 +33,7 @@ HURRIED_S = 0.02
 ASSIGNMENTS_AT_A_TIME = 2_000
 
 FATAL = {
-    Err.INCONSISTENT_CLUSTER_ID: "its data folder belongs to another cluster; give it a folder of its own, or the right controllers",
+    Err.INCONSISTENT_CLUSTER_ID: "its data folder belongs to another cluster, by cluster.id in meta.properties; give it a folder of its own, or the right controllers",
     Err.UNSUPPORTED_VERSION: "it does not support a feature level that the cluster has finalized; run a newer version",
     Err.INVALID_REGISTRATION: "the controller does not accept its registration",
     Err.CLUSTER_AUTHORIZATION_FAILED: "the controller does not accept brokers from here",

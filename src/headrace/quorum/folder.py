@@ -18,7 +18,7 @@ from headrace.metadata.versions import (
     METADATA_VERSION_LATEST,
 )
 from headrace.protocol import messages as m
-from headrace.quorum import QuorumError
+from headrace.quorum import DamagedMetadata, QuorumError
 from headrace.quorum.mark import FILE_NAME as MARK
 from headrace.quorum.snapshots import (
     SnapshotId,
@@ -115,7 +115,7 @@ def _read(disk: Disk, path: str) -> MetaProperties | None:
     try:
         return MetaProperties.decode(disk.read_bytes(file))
     except CorruptCheckpoint as error:
-        raise QuorumError(f"{file} is not readable: {error}") from None
+        raise DamagedMetadata(f"{file} is damaged: {error}") from None
 
 
 def _check_empty(disk: Disk, path: str) -> None:
@@ -129,7 +129,7 @@ def _check_empty(disk: Disk, path: str) -> None:
             inside = [n for n in disk.list(f"{path}/{name}") if not _is_first_snapshot(n)]
             if not inside:
                 continue
-        raise QuorumError(
+        raise DamagedMetadata(
             f"{path} holds {name} but no {META_PROPERTIES}: it is no folder of this node, or a damaged one"
         )
 
@@ -146,10 +146,12 @@ def _verify(
         if properties is None:
             continue
         file = f"{path}/{META_PROPERTIES}"
-        if properties.version != 1 or properties.cluster_id is None:
+        if properties.version != 1 and not (properties.cluster_id is None and properties.node_id is None):
             raise QuorumError(
                 f"{file} is of version {properties.version}, from ZooKeeper mode; only version 1 can be used"
             )
+        if properties.cluster_id is None or properties.node_id is None:
+            raise DamagedMetadata(f"{file} is damaged: it names no cluster.id or no node.id")
         if properties.node_id != layout.node_id:
             raise QuorumError(f"{path} belongs to node {properties.node_id}; this is node {layout.node_id}")
         if cluster_id is not None and properties.cluster_id != cluster_id:

@@ -84,7 +84,7 @@ def test_kafkas_folder_is_recognised() -> None:
         ("version=1\ncluster.id=c\nnode.id=2\ndirectory.id=49fgHe7wRvC3SgTBvufeeQ\n", "belongs to node 2"),
         ("version=0\nbroker.id=1\n", "ZooKeeper"),
         ("version=2\ncluster.id=c\nnode.id=1\n", "version 2"),
-        ("version=1\ncluster.id=c\nnode.id=x\n", "not readable"),
+        ("version=1\ncluster.id=c\nnode.id=x\n", "is damaged"),
     ],
 )
 def test_foreign_old_new_and_damaged_folders_are_refused(text: str, why: str) -> None:
