@@ -353,3 +353,32 @@ def test_a_broker_says_that_nothing_was_lost_only_where_nothing_was(
 
     with World(1) as world:
         world.run(main(world))
+
+
+def test_a_replica_is_copied_anew_though_its_leader_begins_in_mid_batch() -> None:
+    """DeleteRecords puts a log's start between records of one batch. Kafka copies that batch whole, too."""
+
+    async def main(world: World) -> None:
+        cluster = SimCluster(world)
+        await cluster.start()
+        await create(cluster.bootstrap, "t", 1, 3, {})
+        batch = build_batch([Record(0, 1000, None, b"v") for _ in range(4)])
+        async with Cluster(cluster.bootstrap, retry_timeout_s=20.0) as client:
+            for _ in range(3):
+                await raw.produce(client, "t", 0, batch)
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.delete_records("t", {0: 6})
+        await cluster.node("n3").stop()
+        cluster.node("n3").disk.remove_tree(f"{DATA}/t-0")
+        await cluster.calm("t")
+        copies = cluster.logs("t", 0)
+        assert list(copies["n3"]) == [4, 8]
+        assert copies["n3"] == {offset: data for offset, data in copies["n1"].items() if offset >= 4}
+        for name in ("n1", "n2"):
+            await cluster.node(name).stop()
+            async with Cluster(cluster.bootstrap, retry_timeout_s=20.0) as client:
+                assert (await raw.fetch(client, "t", 0, 6)).log_start_offset == 6
+            await cluster.calm("t")
+
+    with World(1) as world:
+        world.run(main(world))

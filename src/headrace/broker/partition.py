@@ -16,7 +16,7 @@ from headrace.errors import Err, KafkaError
 from headrace.metadata.image import Partition as Assignment
 from headrace.metadata.names import INTERNAL
 from headrace.records.batch import check_incoming, require_one_batch, stamp, validate
-from headrace.records.layout import LOG_OVERHEAD, TRANSACTIONAL
+from headrace.records.layout import LOG_OVERHEAD, TRANSACTIONAL, iter_headers
 from headrace.records.validation import Rules, prepare
 from headrace.replication.partition import Eligible, LeaderState, always_eligible
 from headrace.replication.throttle import is_throttled
@@ -358,6 +358,8 @@ class Partition:
         Raises KafkaError where the bytes are not what comes next, and then nothing was appended.
         """
         log = self.log
+        if log.log_start_offset == log.end_offset > 0:
+            self._begin_in_mid_batch(records)
         batches = check_incoming(records, log.end_offset, self.leader_epoch)
         if not batches:
             return False
@@ -374,6 +376,16 @@ class Partition:
         if active.size - self._written_back > WRITEBACK_BYTES or active is not self._writeback_segment:
             self._write_back()
         return False
+
+    def _begin_in_mid_batch(self, records: memoryview) -> None:
+        """DeleteRecords may put a log's start into a batch. Its leader sends the whole batch: an empty log begins with that."""
+        log = self.log
+        first = next((header for _, header in iter_headers(records)), None)
+        if first is not None and first.base_offset < log.end_offset < first.end_offset:
+            try:
+                log.truncate_fully(first.base_offset)  # with the answer comes where the leader's log starts
+            except OSError as error:
+                raise self._storage_error(error) from error
 
     def _prepare(
         self, buf: bytearray, view: memoryview, start: int, end: int, now_ms: int
