@@ -39,7 +39,10 @@ def with_log(voters: list[Voter], batches: int = 3, epoch: int = 5) -> MemoryDis
     return disk
 
 
-def opened(disk: MemoryDisk, mark: Mark = Mark(), *, is_controller: bool = True) -> Loaded:
+NO_MARK = Mark()
+
+
+def opened(disk: MemoryDisk, mark: Mark = NO_MARK, *, is_controller: bool = True) -> Loaded:
     return load(disk, FOLDER, LogConfig(), (), 0, KEY, is_controller, mark)
 
 
