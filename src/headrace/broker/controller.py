@@ -155,6 +155,7 @@ class ActiveController:
             silent_ms[self._last_leader] = self._config["controller.quorum.fetch.timeout.ms"]
         unfenced = {broker.id: broker.epoch for broker in image.brokers.values() if not broker.fenced}
         self._sessions.restart(unfenced, now_ms, silent_ms)
+        self.core.policy.room.forget()
         self._connections.clear()
         self._suspected.clear()
         logger.log(self._level, "node %d is the active controller in epoch %d", self.quorum.node_id, leader_epoch)

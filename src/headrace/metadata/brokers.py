@@ -1,6 +1,6 @@
 """Brokers and controllers come and go: registration, fencing, controlled shutdown, and what that does to partitions."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from headrace.errors import Err, KafkaError
@@ -283,7 +283,7 @@ def _changes(
             election = Election.UNCLEAN if policy.unclean_election(image, topic.name) else Election.ONLINE
             known = elections[topic_id] = topic, election, policy.min_isr(image, topic.name)
         topic, election, min_isr = known
-        rules = _rules(image, partition, min_isr, alive)
+        rules = _rules(image, partition, min_isr, alive, topic.name, policy)
         wanted = Wanted.of(partition)
         wanted.isr = [r for r in partition.isr if r not in (leaving, lost)]
         if lost != NO_LEADER:
@@ -297,10 +297,34 @@ def _changes(
 def partition_rules(
     image: Image, topic: str, partition: Partition, policy: ElectionPolicy, alive: Callable[[int], bool]
 ) -> Rules:
-    return _rules(image, partition, policy.min_isr(image, topic), alive)
+    return _rules(image, partition, policy.min_isr(image, topic), alive, topic, policy)
 
 
-def _rules(image: Image, partition: Partition, min_isr: int, alive: Callable[[int], bool]) -> Rules:
+def without_room(image: Image, broker_id: int, policy: ElectionPolicy) -> list[Record]:
+    """Others lead, and are in sync without it, where a broker has no room and another in-sync replica has.
+
+    It leaves the ISR at once: nothing could be committed while others wait for a replica that writes nothing.
+    """
+
+    def takes_records(replica: int, topic: str, partition: Partition) -> bool:
+        broker: Broker | None = image.brokers.get(replica)
+        return broker is not None and broker.active and policy.room.has_room_for(image, topic, partition, replica)
+
+    def affected() -> Iterator[tuple[PartitionKey, Partition]]:
+        for key, partition in image.partitions_of(broker_id):
+            if broker_id in partition.isr:
+                topic = image.topics[key[0]].name
+                if not policy.room.has_room_for(image, topic, partition, broker_id) and any(
+                    takes_records(replica, topic, partition) for replica in partition.isr if replica != broker_id
+                ):
+                    yield key, partition
+
+    return changes_without(image, affected(), policy, broker_id)
+
+
+def _rules(
+    image: Image, partition: Partition, min_isr: int, alive: Callable[[int], bool], topic: str, policy: ElectionPolicy
+) -> Rules:
     metadata_version = image.metadata_version
 
     def acceptable(broker_id: int) -> bool:
@@ -311,10 +335,13 @@ def _rules(image: Image, partition: Partition, min_isr: int, alive: Callable[[in
             return True
         return image.brokers[broker_id].has_online_directory(partition.directory_of(broker_id))
 
-    return Rules(
+    rules = Rules(
         metadata_version=metadata_version,
         elr_enabled=ELR_VERSION in image.features,
         min_isr=min(min_isr, len(partition.replicas)),
         acceptable=acceptable,
         default_directory=lambda broker_id: default_directory(image, broker_id),
     )
+    if policy.room:
+        return rules._replace(has_room=lambda broker_id: policy.room.has_room_for(image, topic, partition, broker_id))
+    return rules

@@ -1,6 +1,7 @@
 """The active controller's decisions in one place: an image and a request in, records and a response out.
 
-Nothing is kept here but this node's configuration and its dice, so that any image, past or speculative, may be asked.
+Nothing is kept here but this node's configuration, its dice, and which brokers said last that they are full, so that any
+image, past or speculative, may be asked.
 The caller appends the records and answers when they are committed; `headrace.quorum` does both in `write`.
 """
 
@@ -88,6 +89,7 @@ class Controller:
             new_topic_id=self.new_uuid,
             check_configs=lambda overrides: validate_topic(overrides, config),
             effective_configs=effective,
+            room=self.policy.room,
         )
         return topics.create_topics(image, request, rules, describable)
 
@@ -111,7 +113,7 @@ class Controller:
     def create_partitions(
         self, image: Image, request: m.CreatePartitionsRequest, alterable: Allowed = _everything
     ) -> Outcome[m.CreatePartitionsResponse]:
-        return topics.create_partitions(image, request, self.dice, alterable)
+        return topics.create_partitions(image, request, self.dice, self.policy.room, alterable)
 
     def elect_leaders(self, image: Image, request: m.ElectLeadersRequest) -> Outcome[m.ElectLeadersResponse]:
         return elections.elect_leaders(image, request, self.policy)

@@ -6,6 +6,8 @@ A broker asks to be fenced, unfenced or let go; the controller grants that when 
     unfenced             want_fence                     -> fenced
     unfenced             want_shut_down                 -> controlled shutdown while it leads anything, else let go
     controlled shutdown  leads nothing, and the others know -> let go
+
+A broker of Headrace's also tells which of its log dirs are full; others lead what is there until it has room again.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +22,7 @@ from headrace.metadata.brokers import (
     leads_any,
     registration_change,
     unfence_broker,
+    without_room,
 )
 from headrace.metadata.image import Broker, Image
 from headrace.metadata.outcome import Outcome
@@ -27,6 +30,7 @@ from headrace.metadata.policy import ElectionPolicy
 from headrace.metadata.records import Record
 from headrace.metadata.versions import CORDONED_DIRECTORIES_LEVEL, DIRECTORIES_LEVEL
 from headrace.protocol import messages as m
+from headrace.protocol.room_tag import full_in
 
 
 class BrokerState(Enum):
@@ -53,6 +57,7 @@ def heartbeat(
 ) -> Outcome[Reply]:
     """`others_know`: whether all other brokers have learnt that this one, in controlled shutdown, leads nothing."""
     broker = check_broker_epoch(image, request.broker_id, request.broker_epoch)
+    policy.room.note(broker, full_in(request.unknown_tags))
     # The registration stands at the epoch or, if another kind of controller wrote it, in the batch that begins there.
     caught_up = request.current_metadata_offset >= broker.epoch
     after = _next_state(image, broker, state_of(broker), request, caught_up, others_know)
@@ -66,6 +71,8 @@ def heartbeat(
             records += fence_broker(image, broker.id, policy)
     if not records and image.metadata_version >= DIRECTORIES_LEVEL:
         records += directories_offline(image, broker, request.offline_log_dirs, policy)
+    if not records and policy.room.is_full(broker.id):
+        records += without_room(image, broker.id, policy)
     records += _cordoned(image, broker, request.cordoned_log_dirs)
     return Outcome(records, Reply(after, caught_up))
 

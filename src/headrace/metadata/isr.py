@@ -60,6 +60,9 @@ def _alter(
         members = [(broker_id, ANY_EPOCH) for broker_id in proposal.new_isr]
     partition = _checked(topic.partitions.get(number), proposal, leader, members)
     _check_eligible(image, members)
+    for broker_id, _ in members:
+        if broker_id not in partition.isr and not policy.room.has_room_for(image, topic.name, partition, broker_id):
+            raise KafkaError(Err.INELIGIBLE_REPLICA)  # it would be out again with the next record
     wanted = Wanted.of(partition)
     wanted.isr = [broker_id for broker_id, _ in members]
     wanted.recovery_state = proposal.leader_recovery_state

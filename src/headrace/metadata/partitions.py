@@ -27,6 +27,10 @@ class Election(Enum):
     """As ONLINE, and as a last resort any live replica, losing what it does not have."""
 
 
+def _always(broker_id: int) -> bool:
+    return True
+
+
 class Rules(NamedTuple):
     """What the cluster says about electing leaders for one partition."""
 
@@ -36,6 +40,8 @@ class Rules(NamedTuple):
     acceptable: Callable[[int], bool]
     """Whether a broker is alive and may lead."""
     default_directory: Callable[[int], bytes]
+    has_room: Callable[[int], bool] = _always
+    """Whether its disk can take records. One that is full leads only where nobody else may."""
 
 
 class Wanted(msgspec.Struct):
@@ -157,13 +163,19 @@ def _choose(partition: Partition, wanted: Wanted, rules: Rules, election: Electi
         in_line = replica in wanted.isr or (not wanted.isr and replica in wanted.elr)
         return in_line and rules.acceptable(replica)
 
-    if election is Election.PREFERRED:
-        order = [wanted.replicas[0], partition.leader, *wanted.replicas[1:]]
-    else:
-        order = [partition.leader, *wanted.replicas]
+    order = [partition.leader, *wanted.replicas]
+    first = wanted.replicas[0] if election is Election.PREFERRED else partition.leader
+    if valid(first) and rules.has_room(first):
+        return _Elected(first, False)
+    full = NO_LEADER
     for replica in order:
         if valid(replica):
-            return _Elected(replica, False)
+            if rules.has_room(replica):
+                return _Elected(replica, False)
+            if full == NO_LEADER:
+                full = replica
+    if full != NO_LEADER:
+        return _Elected(full, False)  # all are: it can be read from, and nothing is gained by moving it
     if not wanted.elr and not wanted.isr and len(partition.last_known_elr) == 1:
         last = partition.last_known_elr[0]
         # Every replica that was eligible has lost something; the last leader lost the least.

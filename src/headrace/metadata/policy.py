@@ -1,8 +1,10 @@
-"""The two topic options that decide elections, found where they are set: topic, then cluster, then the node's own file."""
+"""What decides elections besides the partition itself: two topic options, found where they are set (topic, then cluster, then
+the node's own file), and which brokers have room."""
 
 import msgspec
 
 from headrace.metadata.image import BROKER_CONFIG, TOPIC_CONFIG, Image
+from headrace.metadata.room import Room
 
 UNCLEAN = "unclean.leader.election.enable"
 MIN_ISR = "min.insync.replicas"
@@ -14,6 +16,8 @@ class ElectionPolicy(msgspec.Struct, frozen=True, gc=False):
     node_id: int
     unclean_leader_election: bool = False
     min_insync_replicas: int = 1
+    room: Room = msgspec.field(default_factory=Room)
+    """What brokers have told while this controller was active."""
 
     def _value(self, image: Image, topic: str, name: str) -> str | None:
         for resource, key in ((TOPIC_CONFIG, topic), (BROKER_CONFIG, str(self.node_id)), (BROKER_CONFIG, "")):

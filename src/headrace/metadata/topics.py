@@ -27,6 +27,7 @@ from headrace.metadata.names import (
 from headrace.metadata.outcome import Outcome, TooManyChanges, check_size
 from headrace.metadata.placement import Dice, UsableBroker, place
 from headrace.metadata.records import Record
+from headrace.metadata.room import Room
 from headrace.metadata.snapshot import config_record, partition_record
 from headrace.metadata.versions import DIRECTORIES_LEVEL
 from headrace.protocol import messages as m
@@ -45,6 +46,7 @@ class TopicRules(NamedTuple):
     """Raises KafkaError INVALID_CONFIG for overrides that a new topic may not have."""
     effective_configs: Callable[[Mapping[str, str]], list[Any]]
     """All of a topic's configs as CreateTopicsResponse entries, for its overrides."""
+    room: Room
 
 
 def usable_brokers(image: Image) -> list[UsableBroker]:
@@ -77,8 +79,11 @@ def _is_active(image: Image, broker_id: int) -> bool:
     return broker is not None and broker.active
 
 
-def _new_partition(image: Image, replicas: Iterable[int], isr: list[int]) -> Partition:
+def _new_partition(image: Image, room: Room, topic: str, replicas: Iterable[int], isr: list[int]) -> Partition:
     members = tuple(replicas)
+    if room:
+        # One that is full has all there is of a new topic, and is out of sync with the first record.
+        isr = [b for b in isr if room.has_room(image, topic, b, default_directory(image, b))] or isr
     return Partition(
         replicas=members,
         isr=tuple(isr),
@@ -138,7 +143,7 @@ def _create_topic(image: Image, topic: Any, rules: TopicRules, describe: bool) -
     overrides = _overrides(topic)
     if overrides:
         rules.check_configs(overrides)
-    partitions = _assigned(image, topic) if topic.assignments else _placed(image, topic, rules)
+    partitions = _assigned(image, topic, rules) if topic.assignments else _placed(image, topic, rules)
     topic_id = rules.new_topic_id()
     records: list[Record] = [(m.TopicRecord(name=topic.name, topic_id=topic_id), 0)]
     records += [config_record(TOPIC_CONFIG, topic.name, name, value) for name, value in overrides.items()]
@@ -178,7 +183,7 @@ def _overrides(topic: Any) -> dict[str, str]:
     return {config.name: config.value for config in topic.configs}
 
 
-def _assigned(image: Image, topic: Any) -> list[Partition]:
+def _assigned(image: Image, topic: Any, rules: TopicRules) -> list[Partition]:
     if topic.replication_factor != -1:
         raise KafkaError(Err.INVALID_REQUEST, "give either replica assignments or a replication factor")
     if topic.num_partitions != -1:
@@ -192,7 +197,7 @@ def _assigned(image: Image, topic: Any) -> list[Partition]:
         check_assignment(image, assignment.broker_ids, replication_factor)
         replication_factor = len(assignment.broker_ids)
         partitions[number] = _new_partition(
-            image, assignment.broker_ids, _active_of(image, assignment.broker_ids, number)
+            image, rules.room, topic.name, assignment.broker_ids, _active_of(image, assignment.broker_ids, number)
         )
     if set(partitions) != set(range(len(partitions))):
         raise KafkaError(Err.INVALID_REPLICA_ASSIGNMENT, "assigned partitions must be numbered 0, 1, 2, …")
@@ -243,7 +248,7 @@ def _placed(image: Image, topic: Any, rules: TopicRules) -> list[Partition]:
     factor = rules.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
     check_size(count)
     return [
-        _new_partition(image, replicas, _active_replicas(image, replicas))
+        _new_partition(image, rules.room, topic.name, replicas, _active_replicas(image, replicas))
         for replicas in place(usable_brokers(image), count, factor, rules.dice)
     ]
 
@@ -349,6 +354,7 @@ def create_partitions(
     image: Image,
     request: m.CreatePartitionsRequest,
     dice: Dice,
+    room: Room,
     alterable: Callable[[str], bool] = lambda name: True,
 ) -> Outcome[m.CreatePartitionsResponse]:
     counts: dict[str, int] = {}
@@ -367,7 +373,7 @@ def create_partitions(
             results.append(_partitions_result(topic.name, Err.TOPIC_AUTHORIZATION_FAILED, None))
             continue
         try:
-            records += _more_partitions(image, topic, dice)
+            records += _more_partitions(image, topic, dice, room)
         except TooManyChanges as error:
             # Kafka stumbles here where CreateTopics says POLICY_VIOLATION; the code is what clients have learnt.
             results.append(_partitions_result(topic.name, Err.UNKNOWN_SERVER_ERROR, error.message))
@@ -385,7 +391,7 @@ def _partitions_result(name: str, error: Err, message: str | None) -> Any:
     )
 
 
-def _more_partitions(image: Image, wanted: Any, dice: Dice) -> list[Record]:
+def _more_partitions(image: Image, wanted: Any, dice: Dice, room: Room) -> list[Record]:
     topic = image.topic_named(wanted.name)
     if topic is None:
         raise KafkaError(Err.UNKNOWN_TOPIC_OR_PARTITION)
@@ -410,12 +416,15 @@ def _more_partitions(image: Image, wanted: Any, dice: Dice) -> list[Record]:
         for number, replicas in enumerate(chosen, have):
             check_assignment(image, replicas, factor)
             isr = _active_of(image, replicas, number)
-            records.append(_partition(image, topic, number, replicas, isr))
+            records.append(_partition(image, room, topic, number, replicas, isr))
         return records
     for number, replicas in enumerate(place(usable_brokers(image), more, factor, dice), have):
-        records.append(_partition(image, topic, number, replicas, _active_replicas(image, replicas)))
+        records.append(_partition(image, room, topic, number, replicas, _active_replicas(image, replicas)))
     return records
 
 
-def _partition(image: Image, topic: Topic, number: int, replicas: Collection[int], isr: list[int]) -> Record:
-    return partition_record(_new_partition(image, replicas, isr), topic.id, number, image.metadata_version)
+def _partition(
+    image: Image, room: Room, topic: Topic, number: int, replicas: Collection[int], isr: list[int]
+) -> Record:
+    partition = _new_partition(image, room, topic.name, replicas, isr)
+    return partition_record(partition, topic.id, number, image.metadata_version)

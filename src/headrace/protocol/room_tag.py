@@ -1,0 +1,87 @@
+"""What brokers tell of the room on their disks: additions to BrokerHeartbeat and DescribeLogDirs that others pass over.
+
+Kafka's protocol has no word for a log dir that works and is full. Both are tagged fields: who does not know them skips them,
+and DescribeLogDirs tells only those who ask for it by an empty one.
+"""
+
+from struct import Struct, error
+from typing import NamedTuple
+
+ROOM_TAG = 18_515
+"""Far beyond the numbers that Kafka gives to its own tagged fields, which count from 0."""
+QUESTION = {ROOM_TAG: b""}
+"""In DescribeLogDirs, from v2 on, which is the first with tagged fields."""
+
+NO_RECORDS = 1
+"""Room is left for what brokers write themselves (offsets, metadata, checkpoints), and for nobody's records."""
+NOTHING = 2
+"""Nothing at all can be written."""
+
+_DIRECTORY = Struct(">16sB")
+_SPACE = Struct(">Bqqq")
+UNKNOWN = -1
+
+Tags = dict[int, bytes] | None
+
+
+class FullDirectories(NamedTuple):
+    """Of one broker."""
+
+    levels: dict[bytes, int]
+    """NO_RECORDS or NOTHING, by the id of a directory; those with room are not in it."""
+    everywhere: int = 0
+    """The least of all its directories: what holds for replicas whose directory the metadata does not name."""
+
+
+def full_tagged(full: FullDirectories) -> dict[int, bytes] | None:
+    """For a heartbeat; None where there is nothing to tell."""
+    if not full.levels:
+        return None
+    rows = b"".join(_DIRECTORY.pack(directory, level) for directory, level in full.levels.items())
+    return {ROOM_TAG: bytes((full.everywhere,)) + rows}
+
+
+def full_in(tags: Tags) -> FullDirectories:
+    """Bytes that are none of it are another's, and passed over."""
+    found = tags.get(ROOM_TAG) if tags else None
+    if not found or (len(found) - 1) % _DIRECTORY.size:
+        return FullDirectories({})
+    return FullDirectories(dict(_DIRECTORY.iter_unpack(found[1:])), found[0])
+
+
+class Space(NamedTuple):
+    """What DescribeLogDirs adds about one log dir."""
+
+    level: int = 0
+    """0, NO_RECORDS or NOTHING."""
+    reserve_bytes: int = UNKNOWN
+    filled_bytes: int = 0
+    """By how much free space has shrunk over `over_ms`; negative where it has grown."""
+    over_ms: int = 0
+    """About an hour, or less where the broker has not run for so long."""
+
+
+def is_asked(tags: Tags) -> bool:
+    """Whether somebody wants to know."""
+    return bool(tags) and ROOM_TAG in tags  # type: ignore[operator]
+
+
+def space_tagged(space: Space) -> dict[int, bytes]:
+    return {ROOM_TAG: _SPACE.pack(*space)}
+
+
+def space_in(tags: Tags) -> Space | None:
+    found = tags.get(ROOM_TAG) if tags else None
+    if found is None:
+        return None
+    try:
+        return Space(*_SPACE.unpack(found))
+    except error:
+        return None
+
+
+def seconds_to_full(usable_bytes: int, space: Space | None) -> float | None:
+    """Until only the reserve is left, if it goes on as in the time that `space` tells of; None: it does not fill, or who knows."""
+    if space is None or space.filled_bytes <= 0 or space.over_ms <= 0:
+        return None
+    return max(0, usable_bytes - space.reserve_bytes) / (space.filled_bytes / (space.over_ms / 1000))
