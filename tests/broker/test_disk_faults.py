@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import confluent_kafka as confluent
 import pytest
 
 from headrace.errors import Err
@@ -30,10 +31,13 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(mount)], check=True)
 
 
-def fill(mount: Path) -> Path:
-    """Take all the space there is."""
+def fill(mount: Path, leaving_bytes: int = 0) -> Path:
+    """Take all the space there is, or all but some."""
     ballast = mount / "ballast"
     with ballast.open("wb", buffering=0) as file:
+        if leaving_bytes:
+            file.write(bytes(shutil.disk_usage(mount).free - leaving_bytes))
+            return ballast
         for size in (1 << 20, 1 << 12, 1):
             try:
                 while True:
@@ -71,6 +75,7 @@ def test_a_full_disk_refuses_whole_batches_and_others_serve_on(tmpfs: Path, tmp_
             assert end_offset(wire, "t", full) == len(acknowledged)
             assert dict(read_log(process.port, "t", full)) == acknowledged
             ballast.unlink()
+            wait_for_room(wire, full, acknowledged)
             write(wire, full, acknowledged, 20)
             assert dict(read_log(process.port, "t", full)) == acknowledged
         assert process.stop() == 0
@@ -94,11 +99,56 @@ def test_a_broker_whose_only_disk_is_full_lives_on_and_recovers(tmpfs: Path, tmp
                 assert produce(wire, "t", 0, bytes(5000))[0] == Err.KAFKA_STORAGE_ERROR
             assert dict(read_log(process.port, "t")) == acknowledged
             ballast.unlink()
+            wait_for_room(wire, 0, acknowledged)
             write(wire, 0, acknowledged, 10)
         create_topic(process.port, "more")
         process.kill9()
         process.start()
         assert dict(read_log(process.port, "t")) == acknowledged
+
+
+def test_below_its_reserve_a_broker_refuses_records_and_goes_on_with_all_else(tmpfs: Path, tmp_path: Path) -> None:
+    """Alone it has nobody to hand over to: clients wait, with their defaults, and groups and metadata go on meanwhile."""
+    reserve_bytes = 2 << 20
+    config = {"log.dir.reserve.bytes": str(reserve_bytes), "offsets.topic.num.partitions": "1"}
+    with HeadraceProcess(tmpfs / "data", config=config) as process:
+        process.log_file = tmp_path / "output"
+        process.restart()
+        create_topic(process.port, "t")
+        bootstrap = f"127.0.0.1:{process.port}"
+        producer = confluent.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+        consumer = confluent.Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "log_level": 0})
+        delivered: list[int] = []
+
+        def told(error: confluent.KafkaError | None, message: confluent.Message) -> None:
+            assert error is None, error
+            delivered.append(message.offset())
+
+        def commit(offset: int) -> None:
+            consumer.commit(offsets=[confluent.TopicPartition("t", 0, offset)], asynchronous=False)
+
+        try:
+            producer.produce("t", b"before", on_delivery=told)
+            assert producer.flush(PATIENCE_S) == 0
+            commit(1)
+            ballast = fill(tmpfs, leaving_bytes=reserve_bytes // 2)
+            with Connection(process.port, PATIENCE_S) as wire:
+                eventually(lambda: produce(wire, "t", 0, None)[0] == Err.KAFKA_STORAGE_ERROR, "records are refused")
+                end = end_offset(wire, "t", 0)
+                producer.produce("t", b"patient", on_delivery=told)
+                assert producer.flush(2) == 1, "it tries again and again"
+                for offset in range(2, 50):
+                    commit(offset)
+                create_topic(process.port, "more")
+                assert dict(read_log(process.port, "t"))[0] == b"before"
+                assert end_offset(wire, "t", 0) == end
+            ballast.unlink()
+            assert producer.flush(PATIENCE_S) == 0
+            assert delivered == [0, end]
+        finally:
+            consumer.close()
+        assert process.stop() == 0
+        assert "Traceback" not in process.output()
 
 
 def test_a_stop_on_a_full_disk_loses_nothing(tmpfs: Path, tmp_path: Path) -> None:
@@ -119,6 +169,18 @@ def test_a_stop_on_a_full_disk_loses_nothing(tmpfs: Path, tmp_path: Path) -> Non
         assert dict(read_log(process.port, "t")) == acknowledged
     finally:
         process.kill9()
+
+
+def wait_for_room(wire: Connection, partition: int, acknowledged: dict[int, bytes]) -> None:
+    """The broker looks by itself, several times a second."""
+
+    def taken() -> bool:
+        error, offset = produce(wire, "t", partition, value := b"first" + bytes(1000))
+        if error == 0:
+            acknowledged[offset] = value
+        return error == 0
+
+    eventually(taken, "writes are taken again")
 
 
 def write(wire: Connection, partition: int, acknowledged: dict[int, bytes], count: int) -> None:

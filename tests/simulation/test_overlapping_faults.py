@@ -25,7 +25,7 @@ from tests.simulation.harness import Result, clients, seeds_within, verdict
 SETTLE_S = 5.0
 MOVED_S = 8.0
 """Longer than what was moved away stays on its old disk."""
-KINDS = (*STRIKES, "full disk", "full metadata", "failing disk", "all, one after the other")
+KINDS = (*STRIKES, "full disk", "no room", "full metadata", "failing disk", "all, one after the other")
 CHANGES = ("move", "move", "call off", "elect", "minimum", "unregister", "eligibility")
 
 
@@ -95,6 +95,10 @@ class Chaos:
                 node.disk.fail("append", errno.ENOSPC, path="*/t-*", times=dice.choice((1, 5, None)), short=dice.random() < 0.5)
                 await asyncio.sleep(seconds)
                 node.disk.faults.clear()
+            case "no room":  # for anything: what is left is soon less than the reserve
+                node.disk.capacity_bytes = node.disk.used_bytes() + dice.choice((100, 5_000, 100_000))
+                await asyncio.sleep(seconds)
+                node.disk.capacity_bytes = None
             case "full metadata":
                 node.disk.fail("append", errno.ENOSPC, path="*/__cluster_metadata-0/*.log", skip=dice.randrange(4), times=None)
                 await asyncio.sleep(seconds)

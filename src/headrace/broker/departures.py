@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from headrace.metadata.delta import Delta
 from headrace.metadata.image import Broker, Image
+from headrace.protocol.primitives import ProtocolError
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker as Server
@@ -76,6 +77,11 @@ class Departures:
         image = self._server.image
         found = (image.topic_named(name) for name in names)
         return {p.leader for topic in found if topic is not None for p in topic.partitions.values()}
+
+    def check(self) -> None:
+        """Hang up on whoever asks a node for things that it has had no room to hear of: clients then ask another."""
+        if self._server.room.is_behind:
+            raise ProtocolError("this node has no room for metadata: others have to be asked who leads")
 
     @property
     def cut_off(self) -> bool:

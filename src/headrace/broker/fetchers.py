@@ -43,6 +43,16 @@ class Fetchers:
         if isinstance(partition.copying, Copy):
             partition.copying.fetcher.ask_again(partition.copying)
 
+    def room_changed(self, partition: Partition) -> None:
+        """The partition's log dir has become full, or has room again."""
+        if isinstance(partition.copying, Copy):
+            partition.copying.fetcher.room_changed(partition.copying)
+
+    def follow_log_starts(self) -> None:
+        """What leaders have deleted goes here too, where nothing is copied for want of room."""
+        for fetcher in self._fetchers.values():
+            fetcher.follow_log_starts()
+
     def unfollow(self, partition: Partition) -> None:
         self._leave((partition.topic_id, partition.index), None)
 

@@ -17,6 +17,7 @@ from headrace.metadata.image import Endpoint, Image, PartitionKey
 from headrace.metadata.versions import CONTROLLER_REGISTRATION_LEVEL, KNOWN_FEATURES
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
+from headrace.protocol.room_tag import full_tagged
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -196,6 +197,7 @@ class Lifecycle:
             want_fence=self._want_fence,
             want_shut_down=self.state is State.LEAVING,
             offline_log_dirs=list(self._offline),
+            unknown_tags=full_tagged(self._broker.room.full()),
         )
         # Later than this the next one says more than a repetition.
         answer = await self._channel.request(
@@ -222,6 +224,10 @@ class Lifecycle:
         if directory_id not in self._offline:
             self._offline.append(directory_id)
             self._kick.set()
+
+    def tell_soon(self) -> None:
+        """There is news for the next heartbeat: it need not wait for its time."""
+        self._kick.set()
 
     async def assign_directories(self, directories: Mapping[PartitionKey, bytes]) -> None:
         """Tell in which log dir each of some replicas lies. Tried again for as long as that may help."""

@@ -44,6 +44,7 @@ class Maintenance:
         self.scrubber = Scrubber(broker)
         self._lag_expected = 0.0
         self._planning_s = 0.0
+        self._retaining = False
 
     def start(self) -> None:
         broker = self._broker
@@ -86,6 +87,14 @@ class Maintenance:
     # ---- chores
 
     async def _retention(self) -> None:
+        if not self._retaining:
+            self._retaining = True
+            try:
+                await self._retain()
+            finally:
+                self._retaining = False
+
+    async def _retain(self) -> None:
         """Delete segments that are too old or too many; the files themselves go later, in a thread."""
         for partition in list(self._broker.replicas):
             if partition.failed or not partition.in_use or partition.log is self.cleaner.busy:
@@ -107,7 +116,8 @@ class Maintenance:
                 continue
             if doomed:
                 logger.info("%s: deleted %d files, %s", partition, len(doomed), reason)
-                self.remove_later(doomed, partition.log.config.file_delete_delay_ms)
+                # Whoever reads them has them open; on a full disk nobody waits for those who might come.
+                self.remove_later(doomed, 0 if partition.full else partition.log.config.file_delete_delay_ms)
 
     async def _check_indexes(self, log: Log) -> None:
         """Retention reads from every segment's index. One that is damaged is built again without stopping the loop."""
@@ -124,6 +134,11 @@ class Maintenance:
                 mended = check.finish(log)
             if mended:
                 logger.warning("%s: its indexes were damaged, and were built again from the log", segment.handle.path)
+
+    def retention_now(self) -> None:
+        """A disk is full: what may go need not wait for its time."""
+        if not self._stopped and "retention" in self._timers:
+            self._broker.spawn(self._retention())
 
     def remove_later(self, paths: list[str], delay_ms: int) -> None:
         """Remove files once nobody reads them any more."""

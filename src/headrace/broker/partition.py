@@ -34,6 +34,7 @@ FSYNC = "fsync"
 NO_TIMESTAMP = -1
 WRITEBACK_BYTES = 8 << 20
 NEVER = (1 << 63) - 1
+NO_ROOM = "no space left on the log directory"
 
 
 class AckWaiter(Protocol):
@@ -88,8 +89,8 @@ class Environment:
     """What all partitions of a broker share. The last group is for a cluster, and set by `Replicas`."""
 
     __slots__ = (
-        "dir_failed", "durable_acks", "eligible", "fetchable", "lag_ms_max", "monotonic_ms", "node_id",
-        "run_in_thread", "syncer", "validate_records", "wall_ms",
+        "dir_failed", "durable_acks", "eligible", "fetchable", "lag_ms_max", "monotonic_ms", "no_room",
+        "node_id", "run_in_thread", "syncer", "validate_records", "wall_ms",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +115,7 @@ class Environment:
         self.monotonic_ms: Callable[[], int] = wall_ms
         self.eligible: Eligible = always_eligible
         self.lag_ms_max = 10_000
+        self.no_room: Callable[[Partition], None] = lambda partition: None
 
 
 class Partition:
@@ -139,6 +141,7 @@ class Partition:
         "failed",
         "fetch_waiters",
         "follower_throttled",
+        "full",
         "incomplete",
         "index",
         "leader",
@@ -164,6 +167,8 @@ class Partition:
         self.leader_id = -1
         self.leader_epoch = -1
         self.failed = False
+        self.full = False
+        """Its log dir has no room for its records."""
         self.incomplete = False
         """Begun anew after it had records, and perhaps still counted on for them: it must not lead."""
         self.copying: Copying | None = None
@@ -186,7 +191,7 @@ class Partition:
     def configure(self) -> None:
         """The log's configuration has changed."""
         config = self.log.config
-        self._append_bytes_max = min(config.max_message_bytes, config.segment_bytes)
+        self.set_full(self.full)
         self._log_append_time = config.log_append_time
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._before_max_ms = config.message_timestamp_before_max_ms
@@ -212,6 +217,11 @@ class Partition:
                 self._committed(self.leader.high_watermark)
             if not self._durable_acks:
                 self._reached(self.log.end_offset)  # records may have waited for the disk until now
+
+    def set_full(self, full: bool) -> None:
+        """While it is full no batch is small enough: what is refused takes the slow way, and all else none that is longer."""
+        self.full = full
+        self._append_bytes_max = -1 if full else min(self.log.config.max_message_bytes, self.log.config.segment_bytes)
 
     def restore(self, high_watermark: int) -> None:
         """What was known to be committed in the last life of this node."""
@@ -357,6 +367,8 @@ class Partition:
 
         Raises KafkaError where the bytes are not what comes next, and then nothing was appended.
         """
+        if self.full:
+            raise KafkaError(Err.KAFKA_STORAGE_ERROR, NO_ROOM)
         log = self.log
         if log.log_start_offset == log.end_offset > 0:
             self._begin_in_mid_batch(records)
@@ -405,6 +417,8 @@ class Partition:
 
     def _check_large(self, buf: bytearray, view: memoryview, start: int, end: int) -> None:
         """More bytes than a message or a segment may have. Recompressed they may be fewer: `_prepare` looks again."""
+        if self.full:
+            raise KafkaError(Err.KAFKA_STORAGE_ERROR, NO_ROOM)
         end = require_one_batch(buf, start, end)
         self._check_message_size(end - start)
         if self._plain:
@@ -429,7 +443,8 @@ class Partition:
     def _storage_error(self, error: OSError) -> KafkaError:
         if error.errno in (errno.ENOSPC, errno.EDQUOT) and self.log.failed is None:
             logger.error("%s: no space left; the write was refused whole", self)
-            return KafkaError(Err.KAFKA_STORAGE_ERROR, "no space left on the log directory")
+            self.environment.no_room(self)
+            return KafkaError(Err.KAFKA_STORAGE_ERROR, NO_ROOM)
         self.environment.dir_failed(self.log, error)
         return KafkaError(Err.KAFKA_STORAGE_ERROR, f"the log directory failed: {error.strerror}")
 

@@ -43,6 +43,8 @@ BACKOFF_MS = 10
 """After a refusal or a lost connection; doubled up to `replica.fetch.backoff.ms`. Short, since most of them mean that
 one node has heard of a new leader a moment before another."""
 THROTTLED_MS_MAX = 1_000
+FULL_MS = 5_000
+"""How long a copy for which there is no room is put off, unless there is some earlier."""
 CONNECT_TIMEOUT_S = 2.0
 SESSION_ERRORS = frozenset(
     {Err.FETCH_SESSION_ID_NOT_FOUND, Err.INVALID_FETCH_SESSION_EPOCH, Err.FETCH_SESSION_TOPIC_ID_ERROR}
@@ -79,7 +81,9 @@ class Limits(NamedTuple):
 class Copy:
     """One partition as it is copied in one leader epoch."""
 
-    __slots__ = ("backoff_ms", "behind", "fetcher", "leader_epoch", "log_start", "partition", "patch", "since", "timer")
+    __slots__ = (
+        "backoff_ms", "behind", "fetcher", "leader_epoch", "log_start", "partition", "patch", "since", "timer", "unvouched",
+    )  # fmt: skip
 
     def __init__(self, fetcher: "LeaderFetcher", partition: Partition) -> None:
         self.fetcher = fetcher
@@ -95,6 +99,8 @@ class Copy:
         self.timer: TimerHandle | None = None
         self.patch: Patch | None = None
         """What came so far of the first hole in its log."""
+        self.unvouched = False
+        """Cut, and there was no room for the checkpoint that says so: nothing may be written to it before there is."""
 
     @property
     def key(self) -> Key:
@@ -245,8 +251,26 @@ class LeaderFetcher:
 
     def _delay_over(self, copy: Copy) -> None:
         copy.timer = None
-        if copy.is_current:
+        if not copy.is_current:
+            return
+        if copy.unvouched and not self._truncation.vouch(copy):
+            self._delay(copy)
+        else:
             self._ready(copy)
+
+    def room_changed(self, copy: Copy) -> None:
+        """What it copies to has become full, or has room again."""
+        if copy.partition.full:
+            self._delay(copy, FULL_MS)
+            self._soon()
+        else:
+            self.retry_copy(copy)
+
+    def follow_log_starts(self) -> None:
+        """Copies that are put off hear no more from their leader what was deleted there, which may make room."""
+        full = [copy for copy in self.copies.values() if copy.partition.full]
+        if full and self._connection is not None:
+            self._broker.spawn(self._truncation.follow_log_starts(self._connection, full))
 
     # ---- the connection
 
@@ -408,6 +432,9 @@ class LeaderFetcher:
         now_ms = self._runtime.clock.monotonic_ms()
         for copy in list(self._named):
             partition = copy.partition
+            if partition.full:
+                self._delay(copy, FULL_MS)
+                continue
             if partition.follower_throttled and copy.behind and (wait_ms := self._throttled_ms(now_ms)):
                 self._delay(copy, min(wait_ms, THROTTLED_MS_MAX))
                 continue

@@ -150,6 +150,16 @@ class Replicas:
             if known is not None and known.leader == node_id and partition.leader is None:
                 self._lead(partition, known)
 
+    def lead_nothing(self) -> None:
+        """Others have taken over, and this node cannot hear of it: whoever asks should look for them.
+
+        What is in sync nowhere else is led on. `lead_all` takes back what the metadata gives.
+        """
+        node_id = self._environment.node_id
+        for partition in self:
+            if partition.leader is not None and any(replica != node_id for replica in partition.leader.isr):
+                partition.become_follower(NO_LEADER, partition.leader_epoch)
+
     def apply(self, delta: Delta, image: Image, then: Callable[[Delta, Image], None]) -> None:
         """Create, change and remove replicas as the delta says, then call `then`.
 
@@ -380,6 +390,7 @@ class Replicas:
                 log.on_hole = partial(self._hole_found, partition)
                 partitions[change.partition] = partition
                 self._broker.repairs.consider(partition)
+                self._broker.room.admit(partition)
                 if self._is_new(change):
                     self._note_directory(partition)
         return partition

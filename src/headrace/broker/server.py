@@ -36,6 +36,7 @@ from headrace.broker.partition import FSYNC, Environment, Partition
 from headrace.broker.peers import Peers
 from headrace.broker.repair import Repairs
 from headrace.broker.replicas import Replicas
+from headrace.broker.room import RoomWatch
 from headrace.broker.router import HotHandler, Router
 from headrace.broker.runtime import Runtime, SocketOptions, SystemRuntime
 from headrace.broker.syncer import Syncer
@@ -175,6 +176,7 @@ class Broker:
         self.channel = ControllerChannel(self)
         self.node = Node(self)
         self.maintenance = Maintenance(self)
+        self.room = RoomWatch(self)
         self.listeners: list[Listener] = []
         self.controller_listeners: list[Listener] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -228,6 +230,8 @@ class Broker:
             await listener.bind()
         self._check_metrics_port()
         await self.node.open()
+        if self.config.is_broker:
+            self.room.start()
         for listener in self.controller_listeners:
             await listener.serve()
         await self.node.join()
@@ -284,6 +288,7 @@ class Broker:
             connection.finish()
         await self._drain()
         self.replicas.close()
+        self.room.stop()
         self.maintenance.stop()
         self.repairs.stop()
         self._gc_watch.stop()

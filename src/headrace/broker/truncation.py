@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.broker.repair import Misfit, Patch
 from headrace.client.connection import Connection
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.broker.replica_fetcher import Copy
     from headrace.broker.server import Broker
     from headrace.protocol.hot_replica import CopiedRow
-    from headrace.storage.manager import LogDir
+    from headrace.storage.manager import CheckpointPlan, LogDir
 
 logger = logging.getLogger("headrace.truncation")
 
@@ -131,9 +131,6 @@ class Truncation:
             offsets[log] = offset
         try:
             plan = logs.truncate_to(offsets)
-            if vouched:
-                # Before anything else is written there: what the checkpoint vouches for must not become other bytes.
-                plan.run()
         except OSError as error:
             failed = next((log for log in offsets if log.failed is not None), next(iter(offsets)))
             self._broker.dir_failed(failed, error)
@@ -142,9 +139,36 @@ class Truncation:
                 self._cut(rest)
             return
         self._broker.metrics.truncations += len(cuts)
+        # Before anything else is written there: what the checkpoint vouches for must not become other bytes.
+        done = not vouched or self._checkpoint(plan, cuts[0][0])
         for copy, _ in cuts:
             copy.partition.truncated()
+            self._go_on(copy, done)
+
+    def _go_on(self, copy: "Copy", done: bool) -> None:
+        if done:
             self._ready(copy)
+        elif not copy.partition.failed:
+            copy.unvouched = True
+            self._delay(copy)
+
+    def _checkpoint(self, plan: "CheckpointPlan", copy: "Copy") -> bool:
+        """False where there was no room; a disk that fails otherwise is taken out of service."""
+        try:
+            plan.run()
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                self._broker.environment.no_room(copy.partition)
+            else:
+                self._broker.dir_failed(copy.partition.log, error)
+            return False
+        return True
+
+    def vouch(self, copy: "Copy") -> bool:
+        """Try again to write what had no room when the log was cut."""
+        if self._checkpoint(self._broker.logs.checkpoint_plan(), copy):
+            copy.unvouched = False
+        return not copy.unvouched
 
     async def find_range(self, connection: Connection, copy: "Copy") -> None:
         """The leader does not have the offset asked for. Either its log begins later by now, or it ends earlier and
@@ -179,13 +203,50 @@ class Truncation:
         logger.info("%s: begins anew at %d", partition, offset)
         try:
             partition.log.truncate_fully(offset)
-            self._broker.logs.checkpoint_plan().run()
         except OSError as error:
             self._broker.dir_failed(partition.log, error)
             return
+        done = self._checkpoint(self._broker.logs.checkpoint_plan(), copy)
         partition.truncated()
         partition.leader_told(offset, offset)
-        self._ready(copy)
+        self._go_on(copy, done)
+
+    async def follow_log_starts(self, connection: Connection, copies: "list[Copy]") -> None:
+        """Of partitions that are not copied for want of room: what is deleted at the leader goes here, too."""
+        R = m.ListOffsetsRequest
+        topics: dict[str, Any] = {}
+        found = {}
+        for copy in copies:
+            partition = copy.partition
+            found[partition.topic, partition.index] = copy
+            topic = topics.setdefault(partition.topic, R.ListOffsetsTopic(name=partition.topic))
+            topic.partitions.append(
+                R.ListOffsetsPartition(
+                    partition_index=partition.index, current_leader_epoch=copy.leader_epoch, timestamp=EARLIEST
+                )
+            )
+        request = R(replica_id=self._broker.node_id, topics=list(topics.values()))
+        try:
+            other = await Connection.open(connection.host, connection.port, timeout_s=CONNECT_TIMEOUT_S)
+            try:
+                answer = await other.request(ApiKey.LIST_OFFSETS, request, timeout_s=self._timeout_s)
+            finally:
+                other.close()
+        except ClientError as error:
+            logger.info("broker %d does not say where its logs begin: %s", self._leader_id, error)
+            return
+        for topic in answer.topics:
+            for row in topic.partitions:
+                told = found.get((topic.name, row.partition_index))
+                if told is not None and told.is_current and told.partition.full and not row.error_code:
+                    self._log_starts(told, row.offset)
+
+    def _log_starts(self, copy: "Copy", offset: int) -> None:
+        partition = copy.partition
+        if offset > partition.log.end_offset:
+            self.start_over(copy, offset)
+        else:
+            partition.leader_told(partition.high_watermark, offset)
 
     async def _ask_offset(self, connection: Connection, copy: "Copy", timestamp: int) -> int:
         R = m.ListOffsetsRequest

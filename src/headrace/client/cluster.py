@@ -104,6 +104,9 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         """Topics that were asked about; `refresh` renews them."""
         self._connections: dict[Address, Connection] = {}
+        self._doubtful: Address | None = None
+        """It was asked last and hung up: others are asked first."""
+        self._asked: Address | None = None
         self._opening: dict[Address, asyncio.Lock] = {}
 
     async def __aenter__(self) -> Self:
@@ -142,13 +145,15 @@ class Cluster:
 
     async def any_connection(self) -> Connection:
         """A connection to whichever broker answers: one already open, a known broker, a bootstrap address."""
-        for connection in self._connections.values():
-            if connection.is_open:
+        for address, connection in self._connections.items():
+            if connection.is_open and address != self._doubtful:
+                self._asked = address
                 return connection
         known = [(broker.host, broker.port) for broker in self.brokers.values()]
         failures: list[ClientError] = []
         # Bootstrap addresses last: the brokers' own are fresher, but only the former are sure to be reachable.
-        for host, port in dict.fromkeys([*known, *self.bootstrap]):
+        for host, port in sorted(dict.fromkeys([*known, *self.bootstrap]), key=lambda address: address == self._doubtful):
+            self._asked = host, port
             try:
                 return await self.connect(host, port)
             except SecurityFailed:
@@ -198,12 +203,15 @@ class Cluster:
         async def attempt() -> m.MetadataResponse:
             connection = await self.any_connection()
             answer: m.MetadataResponse = await connection.request(ApiKey.METADATA, request, timeout_s=self.request_timeout_s)
+            if self._doubtful == self._asked:
+                self._doubtful = None
             return answer
 
         try:
             answer = await attempt()
         except (ConnectionLost, RequestTimedOut):
             # The open connection was dead already, as after a restart of the broker: a new one shows if that was all.
+            self._doubtful = self._asked
             answer = await attempt()
         check(answer.error_code, "metadata")
         self.cluster_id = answer.cluster_id
@@ -266,6 +274,8 @@ class Cluster:
             try:
                 return await attempt()
             except ClientError as error:
+                if isinstance(error, ConnectionLost):
+                    self._doubtful = self._asked
                 waited_s = loop.time() - start
                 limit_s = self.retry_timeout_s
                 if isinstance(error, RequestFailed) and error.error is Err.UNKNOWN_TOPIC_OR_PARTITION:

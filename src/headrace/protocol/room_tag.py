@@ -7,7 +7,7 @@ and DescribeLogDirs tells only those who ask for it by an empty one.
 from struct import Struct, error
 from typing import NamedTuple
 
-ROOM_TAG = 18_515
+ROOM_TAG = 18_516
 """Far beyond the numbers that Kafka gives to its own tagged fields, which count from 0."""
 QUESTION = {ROOM_TAG: b""}
 """In DescribeLogDirs, from v2 on, which is the first with tagged fields."""

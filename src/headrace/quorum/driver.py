@@ -96,7 +96,7 @@ class Driver:
         self._saving: asyncio.Task[None] | None = None
         self._held: list[Send | Answer] = []
         """What may be said once the election state is on disk."""
-        self._waits_for_room = False
+        self.waits_for_room = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = NEVER_MS
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,7 +142,7 @@ class Driver:
                 case Send() | Answer():
                     if self._unsaved is None:
                         self._say(effect)
-                    elif self._waits_for_room and isinstance(effect, Answer):
+                    elif self.waits_for_room and isinstance(effect, Answer):
                         effect.token.cancel()
                     else:
                         self._held.append(effect)
@@ -185,7 +185,7 @@ class Driver:
                         return
                     await self._wait_for_room()
                     continue
-                self._waits_for_room = False
+                self.waits_for_room = False
                 if self._unsaved is election:
                     self._unsaved = None
                     held, self._held = self._held, []
@@ -201,8 +201,8 @@ class Driver:
 
     async def _wait_for_room(self) -> None:
         """The disk is full. A node that says nothing harms nobody: others elect, and this one goes on when there is room."""
-        if not self._waits_for_room:
-            self._waits_for_room = True
+        if not self.waits_for_room:
+            self.waits_for_room = True
             logger.error("no room for the state of the quorum: this node takes part again when there is some")
         held, self._held = self._held, []
         for effect in held:

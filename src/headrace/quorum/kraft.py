@@ -217,6 +217,11 @@ class KraftQuorum:
     async def serve(self, key: ApiKey, request: Any, version: int, peer: str) -> Any:
         return await self._server.serve(key, request, version)
 
+    @property
+    def is_starved(self) -> bool:
+        """Whether there is no room for what the leader sends: then what this node knows is out of date."""
+        return self._metadata_log.starved > 0 or self._driver.waits_for_room
+
     def node_changed(self) -> None:
         """After each step of the node."""
         if self.failed is not None:
@@ -278,7 +283,7 @@ class KraftQuorum:
         tip.active_from = self.log.end_offset
 
     def _cannot_lead(self, error: Exception) -> None:
-        """What a leader begins with cannot be written. If that is for want of room, another may have some."""
+        """What a leader has to write cannot be. If that is for want of room, another may have some."""
         if self.log.failed is not None:
             self.fail(error)
             return
@@ -370,9 +375,7 @@ class KraftQuorum:
         except OSError as error:
             if self.log.failed is not None:
                 self.fail(error)
-            raise KafkaError(
-                Err.KAFKA_STORAGE_ERROR, f"the metadata log cannot be written: {error}"
-            ) from error
+            raise KafkaError(Err.KAFKA_STORAGE_ERROR, f"the metadata log cannot be written: {error}") from error
         end_offset = header.last_offset + 1
         tip.add(Pending(header.base_offset, end_offset, len(batch), delta, loader, done))
         self._start_sync()
@@ -381,9 +384,7 @@ class KraftQuorum:
 
     def append_control(self, effect: AppendControl) -> None:
         now_ms = self._clock.wall_ms()
-        batch = encode_control_records(
-            effect.records, base_offset=self.log.end_offset, leader_epoch=effect.epoch, now_ms=now_ms
-        )
+        batch = encode_control_records(effect.records, base_offset=self.log.end_offset, leader_epoch=effect.epoch, now_ms=now_ms)
         try:
             if self._tip is not None:
                 self._write(self._tip, batch, None, self._tip.loader, now_ms, None)
@@ -405,7 +406,7 @@ class KraftQuorum:
         except OSError as error:
             if self.log.failed is not None:
                 raise
-            logger.warning("the metadata log cannot be written: %s", error)
+            logger.log(logging.WARNING if self._metadata_log.starved <= 1 else logging.DEBUG, "the metadata log cannot be written: %s", error)
             self._driver.step(Rejected())
             self._start_sync()  # some of it may have been written, and the next fetch has to wait for that
         else:

@@ -13,7 +13,7 @@ from headrace.raft.voters import History, VoterSet
 from headrace.records.batch import check_stored
 from headrace.records.control import ControlType, decode_control, encode_control
 from headrace.records.layout import HEADER_BYTES, BatchHeader, iter_headers
-from headrace.storage.files import Disk
+from headrace.storage.files import NO_SPACE, Disk
 from headrace.storage.log import Log
 
 
@@ -33,6 +33,8 @@ class MetadataLog:
         snapshots: list[SnapshotId],
     ) -> None:
         self.log = log
+        self.starved = 0
+        """How often in a row there was no room for what was fetched."""
         self.voters = voters
         self.kraft_versions = kraft_versions
         self.snapshots = snapshots
@@ -119,6 +121,10 @@ class MetadataLog:
             raise Damaged(f"{len(view)} bytes are no batch" if len(view) < HEADER_BYTES else "half a batch")
         try:
             self._append_together(view, batches, now_ms)
+            self.starved = 0
+        except OSError as error:
+            self.starved += error.errno in NO_SPACE
+            raise
         finally:
             # Where the disk was full for the rest, what was written counts all the same.
             for pos, header in batches:

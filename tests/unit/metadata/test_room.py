@@ -172,7 +172,7 @@ def test_one_that_starts_full_is_given_nothing_when_it_is_unfenced() -> None:
 def test_what_is_told_is_read_and_what_is_not_ours_is_passed_over() -> None:
     full = FullDirectories({ONE: NO_RECORDS, TWO: NOTHING}, NO_RECORDS)
     assert full_in(full_tagged(full)) == full
-    for tags in (None, {}, {5: b"x"}, {18_515: b""}, {18_515: b"\x00" * 5}):
+    for tags in (None, {}, {5: b"x"}, {18_516: b""}, {18_516: b"\x00" * 5}):
         assert full_in(tags) == FullDirectories({})
         assert space_in(tags) is None
     space = Space(NO_RECORDS, 1 << 28, -5, 3_600_000)

@@ -41,7 +41,12 @@ async def broker_heartbeat(
     controller: "ActiveController", message: m.BrokerHeartbeatRequest, caller: "Caller"
 ) -> m.BrokerHeartbeatResponse:
     # Answered without waiting for what others have written: a heartbeat must not be late because of a slow disk.
-    reply, committed = controller.heartbeat(message)
+    try:
+        reply, committed = controller.heartbeat(message)
+    except KafkaError as error:
+        if error.error is Err.KAFKA_STORAGE_ERROR:  # this node's disk is full: the broker was heard all the same
+            controller.heard_of(message.broker_id, message.broker_epoch, caller)
+        raise
     controller.heard_of(message.broker_id, message.broker_epoch, caller, message.current_metadata_offset)
     if committed is not None:
         await committed

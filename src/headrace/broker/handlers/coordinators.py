@@ -28,6 +28,7 @@ Found = tuple[Err, int, str, int]
 def find_coordinator(
     broker: "Broker", request: Request, message: m.FindCoordinatorRequest
 ) -> m.FindCoordinatorResponse | Awaitable[m.FindCoordinatorResponse]:
+    broker.departures.check()
     keys = message.coordinator_keys if request.version >= BATCHED else [message.key]
     if message.key_type == GROUP and keys and broker.image.topic_named(OFFSETS_TOPIC) is None:
         return _create_then_answer(broker, request, message)

@@ -33,6 +33,7 @@ VIEWS_KEPT = 8
 def metadata(
     broker: "Broker", request: Request, message: m.MetadataRequest
 ) -> m.MetadataResponse | Awaitable[m.MetadataResponse]:
+    broker.departures.check()
     asked = message.topics
     if asked is None or (request.version == 0 and not asked):
         return _answer(broker, request, message, broker.image.topics.values())
