@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.protocol.api import API
+from headrace.protocol.room_tag import seconds_to_full
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -159,11 +160,31 @@ class Collector:
             gauge = GaugeMetricFamily(name, doc)
             gauge.add_metric([], value)
             yield gauge
+        yield from self._room()
         yield from self._replication()
         yield from self._scrub()
         yield from controller_metrics.collect(broker)
         yield from self._topics()
         yield from self._groups()
+
+    def _room(self) -> Iterator[Any]:
+        """Of each log dir, as it was last looked at."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        rows = [(path, room, self._broker.room.space(path)) for path, room in list(self._broker.room.dirs.items())]
+        for name, doc, values in (
+            ("headrace_log_dir_total_bytes", "Size of the file system", [room.total_bytes for _, room, _ in rows]),
+            ("headrace_log_dir_free_bytes", "Free space that this broker may use", [room.usable_bytes for _, room, _ in rows]),
+            ("headrace_log_dir_reserve_bytes", "Free space below which records are refused", [room.reserve_bytes for _, room, _ in rows]),
+            ("headrace_log_dir_full", "1: no room for records, 2: for nothing", [room.level for _, room, _ in rows]),
+            ("headrace_log_dir_full_in_seconds", "Time to full by the rate of the last hour; none where it does not fill",
+             [seconds_to_full(room.usable_bytes, space) for _, room, space in rows]),
+        ):  # fmt: skip
+            gauge = GaugeMetricFamily(name, doc, labels=["dir"])
+            for (path, _, _), value in zip(rows, values):
+                if value is not None:
+                    gauge.add_metric([path], value)
+            yield gauge
 
     def _replication(self) -> Iterator[Any]:
         """What this node leads, and how well that is copied."""

@@ -16,8 +16,9 @@ from headrace.cli.dump.report import counted
 from headrace.cli.output import BOOTSTRAP, JSON, command_group, print_json, print_table, size_text, with_admin
 from headrace.client.admin import Admin, Resource
 from headrace.client.cluster import Partition, Topic
+from headrace.client.disk_space import DiskSpace, Fill, disk_space, time_text
 from headrace.client.errors import ClientError, RequestFailed
-from headrace.client.operations import ClusterBroker, Operations, Quorum, TopicPartition
+from headrace.client.operations import ClusterBroker, Operations, Quorum, TopicPartition, sizes_in
 
 app = command_group("Look at a cluster, move replicas, elect leaders, give votes.", no_args_is_help=True)
 app.add_typer(cluster_quorum.app, name="quorum")
@@ -35,17 +36,19 @@ SHOWN_MAX = 20
 
 @app.command("status")
 def status(
-    check: bool = typer.Option(False, "--check", help="Exit with code 1 unless everything is up and in sync."),
+    check: bool = typer.Option(
+        False, "--check", help="Exit with code 1 unless everything is up and in sync, and no disk is full or soon will be."
+    ),
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
-    """Show brokers, replicas, what is not in sync, and the quorum."""
+    """Show brokers, disks, replicas, what is not in sync, the quorum."""
     facts = with_admin(bootstrap, look)
     if as_json:
         print_json(facts)
     else:
         _print_status(facts)
-    if check and not facts["healthy"]:
+    if check and not (facts["healthy"] and all(disk["state"] not in (Fill.LOW, Fill.FULL) for disk in facts["disks"])):
         raise typer.Exit(1)
 
 
@@ -59,7 +62,8 @@ async def look(admin: Admin) -> dict[str, Any]:
     except ClientError as error:
         # A broker may be asked while the controllers have lost their majority: then this is what to show.
         trouble = str(error)
-    sizes = await operations.replica_bytes(broker.node_id for broker in brokers if not broker.is_fenced)
+    log_dirs = await operations.log_dirs(broker.node_id for broker in brokers if not broker.is_fenced)
+    disks = [disk_space(found) for found in log_dirs]
     moves = [] if quorum is None else await operations.moves()
     least = await _least_in_sync(admin, topics)
     partitions = [(topic.name, p) for topic in topics for p in topic.partitions.values()]
@@ -68,14 +72,19 @@ async def look(admin: Admin) -> dict[str, Any]:
     return {
         "cluster_id": admin.cluster.cluster_id,
         "controller": quorum.leader_id if quorum is not None else None,
-        "brokers": _broker_rows(brokers, partitions, sizes),
+        "brokers": _broker_rows(brokers, partitions, sizes_in(log_dirs), disks),
         "partitions": len(partitions),
         "under_replicated": [_partition_row(name, p) for name, p in behind],
         "below_min_in_sync": [_partition_row(name, p) for name, p in behind if len(p.isr) < least.get(name, 1)],
         "offline": [_partition_row(name, p) for name, p in offline],
         "moving": len(moves),
+        "disks": [_disk_row(disk) for disk in disks],
         "quorum": quorum_facts(quorum) if quorum is not None else {"error": trouble},
-        "healthy": not behind and not offline and quorum is not None and not any(b.is_fenced for b in brokers),
+        "healthy": not behind
+        and not offline
+        and quorum is not None
+        and not any(b.is_fenced for b in brokers)
+        and not any(disk.fill in (Fill.FULL, Fill.OFFLINE) for disk in disks),
     }
 
 
@@ -93,8 +102,12 @@ async def _least_in_sync(admin: Admin, topics: Iterable[Topic]) -> dict[str, int
 
 
 def _broker_rows(
-    brokers: list[ClusterBroker], partitions: list[tuple[str, Partition]], sizes: dict[tuple[int, str, int], int]
+    brokers: list[ClusterBroker],
+    partitions: list[tuple[str, Partition]],
+    sizes: dict[tuple[int, str, int], int],
+    disks: list[DiskSpace],
 ) -> list[dict[str, Any]]:
+    free = {disk.node_id: disk.usable_bytes for disk in sorted(disks, key=lambda disk: -disk.usable_bytes) if disk.usable_bytes >= 0}
     leads, holds, lacks = Counter[int](), Counter[int](), Counter[int]()
     for _, p in partitions:
         leads[p.leader] += 1
@@ -114,14 +127,30 @@ def _broker_rows(
             "replicas": holds[b.node_id],
             "not_in_sync": lacks[b.node_id],
             "size_bytes": space[b.node_id] if not b.is_fenced else None,
+            "free_bytes": free.get(b.node_id),
         }
         for b in brokers
     ]
     for node in sorted(set(holds) - known):
         # Clusters that do not tell of fenced brokers still name them as replicas.
         gone = {"id": node, "address": None, "rack": None, "state": "down", "leads": 0}
-        rows.append({**gone, "replicas": holds[node], "not_in_sync": lacks[node], "size_bytes": None})
+        rows.append({**gone, "replicas": holds[node], "not_in_sync": lacks[node], "size_bytes": None, "free_bytes": None})
     return rows
+
+
+def _disk_row(disk: DiskSpace) -> dict[str, Any]:
+    row = disk._asdict()
+    return {"broker": row.pop("node_id"), "path": row.pop("path"), "state": row.pop("fill").value, **row}
+
+
+def disk_line(disk: dict[str, Any]) -> str:
+    """What is said of one that is not as it should be."""
+    where = f"{disk['state']}: broker {disk['broker']}, {disk['path']}"
+    if disk["state"] == Fill.OFFLINE:
+        return where
+    left = f"{size_text(disk['usable_bytes'])} of {size_text(disk['total_bytes'])} free, {size_text(disk['reserve_bytes'])} reserved"
+    soon = "" if disk["full_in_s"] is None or disk["state"] == Fill.FULL else f", full in {time_text(disk['full_in_s'])}"
+    return f"{where}  {left}{soon}"
 
 
 def _partition_row(name: str, p: Partition) -> dict[str, Any]:
@@ -141,15 +170,19 @@ def _print_status(facts: dict[str, Any]) -> None:
             b["replicas"],
             b["not_in_sync"],
             "-" if b["size_bytes"] is None else size_text(b["size_bytes"]),
+            "-" if b["free_bytes"] is None else size_text(b["free_bytes"]),
         )
         for b in facts["brokers"]
     ]
-    numbers = ("BROKER", "LEADS", "REPLICAS", "NOT IN SYNC", "SIZE")
-    print_table(("BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "REPLICAS", "NOT IN SYNC", "SIZE"), rows, numbers=numbers)
+    numbers = ("BROKER", "LEADS", "REPLICAS", "NOT IN SYNC", "SIZE", "FREE")
+    print_table(("BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "REPLICAS", "NOT IN SYNC", "SIZE", "FREE"), rows, numbers=numbers)
     print(
         f"{counted(facts['partitions'], 'partition')}: {len(facts['under_replicated'])} under-replicated, "
         f"{len(facts['below_min_in_sync'])} below min.insync.replicas, {len(facts['offline'])} offline, {facts['moving']} moving"
     )
+    for disk in facts["disks"]:
+        if disk["state"] in (Fill.LOW, Fill.FULL, Fill.OFFLINE):
+            print(f"  disk {disk_line(disk)}")
     _print_partitions("offline", facts["offline"])
     _print_partitions("not writable with acks=all", facts["below_min_in_sync"])
     _print_partitions("under-replicated", facts["under_replicated"])

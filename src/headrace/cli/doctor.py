@@ -8,7 +8,7 @@ import ipaddress
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -19,9 +19,12 @@ from headrace.cli.dump.report import counted
 from headrace.cli.output import BOOTSTRAP, SECURITY, can_show, console, size_text
 from headrace.cli.up import DATA
 from headrace.client.address import Address, format_address, parse_bootstrap
+from headrace.client.admin import Admin, LogDir
 from headrace.client.cluster import Broker, Cluster
 from headrace.client.connection import Connection
+from headrace.client.disk_space import Fill, disk_space, time_text
 from headrace.client.errors import ClientError, SecurityFailed
+from headrace.client.operations import Operations
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.storage.checkpoints import META_PROPERTIES, CorruptCheckpoint, MetaProperties
@@ -32,6 +35,7 @@ FREE_BYTES_WANTED = 1 << 30
 FREE_SHARE_WANTED = 0.05
 CLOCK_FLOOR_S = 1_735_689_600  # 2025-01-01: no machine that runs this has an earlier date
 FUTURE_S_ALLOWED = 60
+ROOM_ADVICE = "Free some space, lower retention.ms or retention.bytes, or move replicas away."
 
 
 class Verdict(StrEnum):
@@ -105,6 +109,7 @@ async def check_cluster(bootstrap: str) -> list[Finding]:
         for _, broker in sorted(cluster.brokers.items()):
             findings.append(await check_advertised(broker, (reached.host, reached.port), cluster.cluster_id))
         findings.append(_check_partitions(answer))
+        findings += check_disks(await Operations(Admin(cluster=cluster)).log_dirs(sorted(cluster.brokers)))
     return findings
 
 
@@ -191,6 +196,25 @@ def _check_partitions(answer: m.MetadataResponse) -> Finding:
     return Finding(Verdict.GOOD, f"{text}, all with a leader and all replicas in sync")
 
 
+def check_disks(log_dirs: Iterable[LogDir]) -> Iterator[Finding]:
+    """Of all brokers, wherever they are: a broker that is full leads nothing."""
+    enough = 0
+    for disk in map(disk_space, log_dirs):
+        text = f"broker {disk.node_id}, {disk.path}: {size_text(disk.usable_bytes)} of {size_text(disk.total_bytes)} free"
+        if disk.full_in_s is not None:
+            text += f", full in {time_text(disk.full_in_s)} if it goes on so"
+        if disk.fill is Fill.OFFLINE:
+            yield Finding(Verdict.BAD, f"broker {disk.node_id}, {disk.path}: offline", "Its disk failed: see the broker's log.")
+        elif disk.fill is Fill.FULL:
+            yield Finding(Verdict.BAD, f"{text}: full, and takes no records", ROOM_ADVICE)
+        elif disk.fill is Fill.LOW:
+            yield Finding(Verdict.NOTE, text, ROOM_ADVICE)
+        else:
+            enough += disk.fill is Fill.ENOUGH
+    if enough:
+        yield Finding(Verdict.GOOD, f"{counted(enough, 'log dir')} with enough room")
+
+
 # -- this machine
 
 
@@ -240,7 +264,7 @@ def check_disk(data: Path) -> Finding:
     total, free = stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize
     text = f"{size_text(free)} of {size_text(total)} free on the disk"
     if free < FREE_BYTES_WANTED or free < total * FREE_SHARE_WANTED:
-        return Finding(Verdict.BAD if free < FREE_BYTES_WANTED else Verdict.NOTE, text, "Free some space, or lower retention.ms or retention.bytes.")
+        return Finding(Verdict.BAD if free < FREE_BYTES_WANTED else Verdict.NOTE, text, ROOM_ADVICE)
     return Finding(Verdict.GOOD, text)
 
 

@@ -20,6 +20,7 @@ from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.protocol.lag_tag import FIRST_VERSION, tagged, value_in
+from headrace.protocol.room_tag import QUESTION, Space, space_in
 from headrace.protocol.scrub_tag import FIRST_VERSION as SCRUB_VERSION
 from headrace.protocol.scrub_tag import ScrubQuestion, ScrubStatus, ask, replica_in, status_in
 
@@ -105,6 +106,8 @@ class LogDir(msgspec.Struct, frozen=True):
     total_bytes: int
     usable_bytes: int
     replicas: tuple[ReplicaSize, ...]
+    space: Space | None = None
+    """What is reserved and how fast it fills, where the broker is one of Headrace's."""
 
 
 class FoundOffset(msgspec.Struct, frozen=True):
@@ -310,7 +313,7 @@ class Admin:
             connection = await self.cluster.broker_connection(node_id)
             request = kind(topics=rows)
             if connection.version_of(ApiKey.DESCRIBE_LOG_DIRS) >= SCRUB_VERSION:
-                request.unknown_tags = ask(question)
+                request.unknown_tags = {**ask(question), **QUESTION}
             answer: m.DescribeLogDirsResponse = await connection.request(
                 ApiKey.DESCRIBE_LOG_DIRS, request, timeout_s=self.cluster.request_timeout_s
             )
@@ -457,7 +460,7 @@ def _log_dir(node_id: int, row: m.DescribeLogDirsResponse.DescribeLogDirsResult)
         for topic in row.topics
         for part in topic.partitions
     )  # fmt: skip
-    return LogDir(node_id, row.log_dir, err_of(row.error_code), row.total_bytes, row.usable_bytes, replicas)
+    return LogDir(node_id, row.log_dir, err_of(row.error_code), row.total_bytes, row.usable_bytes, replicas, space_in(row.unknown_tags))
 
 
 def _asked(connection: Connection, index: int, leader_epoch: int, timestamp: int, age_from: int | None) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from headrace.client.address import format_address
-from headrace.client.admin import OPERATION_TIMEOUT_MS, Admin, Resource, only
+from headrace.client.admin import OPERATION_TIMEOUT_MS, Admin, LogDir, Resource, only
 from headrace.client.cluster import Topic
 from headrace.client.errors import ClientError, RequestFailed, UnsupportedApi, check, err_of
 from headrace.errors import Err
@@ -302,20 +302,25 @@ class Operations:
 
     # -- sizes
 
+    async def log_dirs(self, nodes: Iterable[int]) -> list[LogDir]:
+        """Of all these brokers, as far as they answer."""
+
+        async def one(node: int) -> list[LogDir]:
+            try:
+                return await self.admin.describe_log_dirs(node)
+            except ClientError:
+                return []
+
+        return [log_dir for part in await asyncio.gather(*map(one, nodes)) for log_dir in part]
+
     async def replica_bytes(self, nodes: Iterable[int]) -> dict[tuple[int, str, int], int]:
         """(broker, topic, partition) -> bytes of that replica, as far as brokers answer."""
+        return sizes_in(await self.log_dirs(nodes))
 
-        async def one(node: int) -> dict[tuple[int, str, int], int]:
-            try:
-                dirs = await self.admin.describe_log_dirs(node)
-            except ClientError:
-                return {}
-            return {(node, r.topic, r.partition): r.size_bytes for d in dirs for r in d.replicas}
 
-        found: dict[tuple[int, str, int], int] = {}
-        for part in await asyncio.gather(*map(one, nodes)):
-            found.update(part)
-        return found
+def sizes_in(log_dirs: Iterable[LogDir]) -> dict[tuple[int, str, int], int]:
+    """(broker, topic, partition) -> bytes of that replica."""
+    return {(d.node_id, r.topic, r.partition): r.size_bytes for d in log_dirs for r in d.replicas}
 
 
 def _by_topic(partitions: Mapping[TopicPartition, Sequence[int] | None]) -> dict[str, dict[int, Sequence[int] | None]]:

@@ -1,5 +1,6 @@
-"""DescribeLogDirs v1-5. v2: how far files are checked for damage (`protocol/scrub_tag.py`). v3: an error for the whole
-answer. v4: the file system's size. v5: cordoned directories."""
+"""DescribeLogDirs v1-5. v2: how far files are checked for damage (`protocol/scrub_tag.py`), what is reserved and how fast a
+dir fills (`protocol/room_tag.py`), for those who ask. v3: an error for the whole answer. v4: the file system's size. v5:
+cordoned directories."""
 
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,7 @@ from headrace.broker.connection import Request
 from headrace.broker.partition import Partition
 from headrace.errors import Err
 from headrace.protocol import messages as m
+from headrace.protocol.room_tag import is_asked, space_tagged
 from headrace.protocol.scrub_tag import answer, question_in, replica_answer
 
 if TYPE_CHECKING:
@@ -46,9 +48,10 @@ def describe_log_dirs(
             if question is not None:
                 row.unknown_tags = replica_answer(scrubber.checked_ms(partition), len(partition.log.holes))
             topic.partitions.append(row)
-        response.results.append(
-            R.DescribeLogDirsResult(
-                log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable
-            )
+        result = R.DescribeLogDirsResult(
+            log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable
         )
+        if is_asked(message.unknown_tags) and (space := broker.room.space(path)) is not None:
+            result.unknown_tags = space_tagged(space)
+        response.results.append(result)
     return response
