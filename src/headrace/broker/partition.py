@@ -10,8 +10,9 @@ import logging
 from asyncio import Future
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from headrace.broker.partition_waiters import AckWaiter, Copying, FetchWaiter, Watcher
 from headrace.errors import Err, KafkaError
 from headrace.metadata.image import Partition as Assignment
 from headrace.metadata.names import INTERNAL
@@ -35,54 +36,6 @@ NO_TIMESTAMP = -1
 WRITEBACK_BYTES = 8 << 20
 NEVER = (1 << 63) - 1
 NO_ROOM = "no space left on the log directory"
-
-
-class AckWaiter(Protocol):
-    """A Produce request that waits for its records to be committed."""
-
-    def committed(self) -> None:
-        """One of its partitions has got there."""
-        ...
-
-    def lost(self, partition: "Partition") -> None:
-        """One of its partitions will not: it is not led here any more."""
-        ...
-
-
-class FetchWaiter(Protocol):
-    """A Fetch request that waits for records."""
-
-    def advanced(self, partition: "Partition") -> None:
-        """More can be read of `partition`, or it has gone."""
-        ...
-
-    def expire(self) -> None:
-        """Answer with what there is."""
-        ...
-
-
-class Watcher(Protocol):
-    """A follower's session, at one partition: it wants all there is, not only what is committed."""
-
-    def live_replica(self, now_ms: int) -> int:
-        """The follower, if its next Fetch is here or cannot be far; -1 if nothing was heard for a while."""
-        ...
-
-    def appended(self) -> None:
-        """There is more in the log, or its leader has changed."""
-        ...
-
-    def committed(self) -> None:
-        """The high watermark has moved."""
-        ...
-
-
-class Copying(Protocol):
-    """What copies a partition from its leader."""
-
-    def durable(self) -> None:
-        """All that was written so far is on the disk."""
-        ...
 
 
 class Environment:
