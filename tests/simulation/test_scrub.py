@@ -209,3 +209,36 @@ def test_a_pass_goes_on_where_a_kill_found_it() -> None:
 
     with World(1) as world:
         world.run(main(world))
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_a_bit_that_flipped_while_the_broker_was_down_is_never_served(active: bool) -> None:
+    """Nobody waits for a scrub: what was written in an earlier life is checked before it is first sent."""
+
+    async def main(world: World) -> None:
+        node = world.node(BROKER)
+        await node.start(broker({"log.scrub.enable": "false"}))
+        await create(BOOTSTRAP, "t", 1, 1, SMALL)
+        await write(BOOTSTRAP, 0, RECORDS)
+        await node.stop()
+        disk, folder = node.disk, f"{DATA}/t-0"
+        logs = sorted(entry for entry in disk.list(folder) if entry.endswith(".log"))
+        path = f"{folder}/{logs[-1] if active else logs[2]}"
+        position, header = list(iter_headers(disk.read_bytes(path)))[1]
+        disk.flip(path, position + 100)
+        await node.start()
+        offset = 0
+        async with Cluster(BOOTSTRAP, retry_timeout_s=5.0) as cluster:
+            while offset < header.base_offset:
+                got = await raw.fetch(cluster, "t", 0, offset, max_bytes=1000)
+                for at, found in iter_headers(memoryview(got.records)):
+                    for record in iter_records(bytes(got.records[at : at + found.size])):
+                        assert record.value == value(record.offset)
+                    offset = found.end_offset
+            with pytest.raises(ClientError):
+                await raw.fetch(cluster, "t", 0, offset)
+        rest = await read(BOOTSTRAP, header.end_offset, RECORDS)
+        assert rest == {number: value(number) for number in range(header.end_offset, RECORDS)}
+
+    with World(1) as world:
+        world.run(main(world))

@@ -60,6 +60,7 @@ class Scrubber:
         self._asked_for: tuple[list[str] | None] | None = None
         """A pass that somebody wants now, and of which topics."""
         self._reading: asyncio.Task[None] | None = None
+        self._suspected: set[str] = set()
         self._is_running = False
         self._passes = 0
         self._bytes_done = 0
@@ -176,7 +177,9 @@ class Scrubber:
                 piece = pieces[checked.target]
                 self._bytes_done += piece.target.size
                 self._broker.metrics.scrub_bytes += checked.bytes_read
-                if checked.damage is not None and await self._is_damaged(piece):
+                if checked.damage is None and not checked.is_gone:
+                    piece.is_good()
+                elif checked.damage is not None and await self._is_damaged(piece):
                     self._set_aside(piece, checked.damage)
         except OSError as error:
             logger.error("segments cannot be checked: %s", error)
@@ -195,6 +198,27 @@ class Scrubber:
         async for checked in self._checked([again.target], UNLIMITED):
             damage = checked.damage
         return damage is not None and piece.now() is not None
+
+    def suspect(self, path: str, reason: str) -> None:
+        """A reader has found damage in a log file."""
+        folder = path.rpartition("/")[0]
+        topic, _, index = folder.rpartition("/")[2].rpartition("-")
+        partition = self._broker.replicas.known(topic, int(index)) if index.isdigit() else None
+        if partition is None or path in self._suspected:
+            return
+        found = [segment for segment in partition.log.segments if segment.path(".log") == path]
+        if found:
+            self._suspected.add(path)
+            self._broker.spawn(self._look_again(Piece(partition, found[0], _target(partition.log, found[0])), reason))
+
+    async def _look_again(self, piece: "Piece", reason: str) -> None:
+        try:
+            if await self._is_damaged(piece):
+                self._set_aside(piece, reason)
+        except OSError as error:
+            logger.error("%s cannot be checked: %s", piece.target.path, error)
+        finally:
+            self._suspected.discard(piece.target.path)
 
     def _set_aside(self, piece: "Piece", damage: str) -> None:
         log = piece.partition.log
@@ -258,6 +282,12 @@ class Piece:
     @property
     def key(self) -> TopicPartition:
         return self.partition.topic, self.partition.index
+
+    def is_good(self) -> None:
+        """Readers need not check again what was written in an earlier life."""
+        handle = self.segment.handle
+        if handle.unchecked is not None and self.now() is not None and handle.unchecked.add(0, self.target.size):
+            handle.unchecked = None
 
     def now(self) -> "Piece | None":
         """The same segment as it is by now; None if it is no longer a part of the log."""

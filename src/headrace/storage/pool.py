@@ -6,6 +6,7 @@ Only the loop opens, pins and evicts. A thread may use a file while somebody hol
 from typing import Protocol
 
 from headrace.storage.files import Disk, File
+from headrace.storage.first_read import Unchecked
 
 OPEN_FILES_DEFAULT = 4096
 
@@ -37,7 +38,7 @@ NOBODY = _Nobody()
 class Handle:
     """One path that is opened on demand. `file` is None while evicted; `pins` > 0 forbids eviction."""
 
-    __slots__ = ("closed", "cut", "file", "owner", "path", "pins", "pool", "used")
+    __slots__ = ("closed", "cut", "file", "owner", "path", "pins", "pool", "unchecked", "used")
 
     def __init__(self, pool: "FilePool", path: str, owner: Owner) -> None:
         self.pool = pool
@@ -49,6 +50,8 @@ class Handle:
         self.closed = False
         self.cut = False
         """The file was cut short, and other bytes may be where its readers were promised some."""
+        self.unchecked: Unchecked | None = None
+        """Written in an earlier life, and not looked at since."""
 
     def open(self) -> File:
         """The open file, counted as used. The hot path tests `file` itself first."""

@@ -49,6 +49,20 @@ class Slice:
         left = self.length - at
         return self.file.read(left if length is None or length > left else length, self.position + at)
 
+    @property
+    def is_unchecked(self) -> bool:
+        """Whether nobody has looked at some of it since it was written in an earlier life."""
+        handle = self._handle
+        if handle is None or handle.unchecked is None:
+            return False
+        return not handle.unchecked.covers(self.position, self.position + self.length)
+
+    def checked(self, length: int) -> None:
+        """On the loop: so many bytes of it were found good."""
+        handle = self._handle
+        if handle is not None and handle.unchecked is not None and handle.unchecked.add(self.position, self.position + length):
+            handle.unchecked = None
+
     def _check(self) -> None:
         if self._handle is not None and self._handle.cut:
             raise OSError(errno.ESTALE, "the log was cut while it was read", self.file.path)

@@ -35,6 +35,7 @@ from headrace.storage.checkpoints import (
 from headrace.storage.durability import UNSYNCED, write_again
 from headrace.storage.epochs import EpochCache
 from headrace.storage.files import NO_SPACE, Disk, File
+from headrace.storage.first_read import Unchecked
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX
 from headrace.storage.indexing import INDEX_SUFFIXES
 from headrace.storage.pool import FilePool
@@ -119,6 +120,8 @@ def load_folder(
     segments = _load_segments(pool, path, names, now_ms, report)
     for segment in segments:
         segment.index_interval_bytes = config.index_interval_bytes
+        if segment.size:
+            segment.handle.unchecked = Unchecked(segment.size)
     if segments and 0 < cleaned <= segments[-1].base_offset:
         # Apache Kafka compacts what it has not checkpointed as committed yet, and then notes how far it has come.
         committed = max(cleaned, committed or 0)
@@ -463,6 +466,7 @@ class _Recovery:
             segment.size = size
             segment.handle.unpin()
             self.report.bytes_checked += size
+        segment.handle.unchecked = None
         self._keep_indexes(segment)
 
     def _keep_indexes(self, segment: Segment) -> None:

@@ -189,6 +189,7 @@ class Segment(SegmentReader):
         """Somebody is still sending from the file: what is written to it from now on is not what was promised."""
         old = self.handle
         self.handle = Handle(old.pool, old.path, self)
+        self.handle.unchecked = old.unchecked
         old.cut = True
         old.close()
 

@@ -102,7 +102,7 @@ class ConsumerShortcut:
             return None
         length, log_start = piece.length, log.log_start_offset
         is_cold = outlook is not None and not outlook.holds(piece, log.bytes_written(piece), now)
-        if is_cold or length < self._least_bytes:
+        if is_cold or piece.is_unchecked or length < self._least_bytes:
             piece.release()
             return None
         if self._pace is not None and 2 * length > self._most_bytes:

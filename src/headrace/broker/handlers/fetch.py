@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import FETCH, Answer, Request
+from headrace.broker.first_reads import warm
 from headrace.broker.handlers.consumer_shortcut import ConsumerShortcut
 from headrace.broker.handlers.follower_fetch import FollowerFetches
 from headrace.broker.handlers.leader_hints import LEADER_MOVED, endpoints_of
@@ -16,7 +17,7 @@ from headrace.broker.handlers.pace import Pace, may_pause
 from headrace.broker.handlers.produce_shortcut import Hosted
 from headrace.broker.outbox import Chunk, release
 from headrace.broker.partition import Partition
-from headrace.broker.readahead import PageCache, read_ahead
+from headrace.broker.readahead import PageCache
 from headrace.broker.waiters import Bucket, TimerWheel
 from headrace.errors import Err, KafkaError
 from headrace.protocol.consumer_shape import BY_ID, consumer_shape_of
@@ -214,7 +215,9 @@ class FetchHandler:
                 left = left - length if left > length else 0
                 reading.length += length
                 reading.slices.append(piece)
-                if self.cache is not None and not self.cache.holds(piece, log.bytes_written(piece)):
+                if piece.is_unchecked or (
+                    self.cache is not None and not self.cache.holds(piece, log.bytes_written(piece))
+                ):
                     reading.cold.append(piece)
             reading.partitions.append((partition, target))
             reading.results.append((
@@ -289,7 +292,11 @@ class FetchHandler:
 
     async def _warm(self, request: Request, query: FetchQuery, context: FetchContext, reading: Reading) -> None:
         try:
-            unreadable = await self._broker.runtime.run_in_thread(read_ahead, reading.cold)
+            warmed = await self._broker.runtime.run_in_thread(warm, reading.cold)
+            warmed.settle()
+            unreadable = warmed.unreadable
+            for piece, reason in warmed.damaged:
+                self._broker.maintenance.scrubber.suspect(piece.file.path, reason)
             if request.connection.closed:
                 reading.release()
                 return
