@@ -6,6 +6,7 @@ from random import Random
 import msgspec
 import pytest
 
+from headrace.broker import comparison
 from headrace.broker.scrubber import FILE_NAME, Progress
 from headrace.client import raw
 from headrace.client.admin import Admin
@@ -16,6 +17,7 @@ from headrace.protocol.scrub_tag import ScrubQuestion, ScrubStatus
 from headrace.records.builder import build_batch
 from headrace.records.layout import iter_headers
 from headrace.records.reader import Record, iter_records
+from headrace.storage import scrub
 from headrace.testing.simulator.brokers import DATA, broker
 from headrace.testing.simulator.world import Node, World
 from tests.simulation.cluster import SimCluster, create
@@ -239,6 +241,49 @@ def test_a_bit_that_flipped_while_the_broker_was_down_is_never_served(active: bo
                 await raw.fetch(cluster, "t", 0, offset)
         rest = await read(BOOTSTRAP, header.end_offset, RECORDS)
         assert rest == {number: value(number) for number in range(header.end_offset, RECORDS)}
+
+    with World(1) as world:
+        world.run(main(world))
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("of_leader", [False, True])
+def test_a_segment_that_is_whole_and_not_what_the_others_have_is_replaced(replicas: int, of_leader: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three the majority is right, of two the leader."""
+    monkeypatch.setattr(scrub, "CELL_OFFSETS", 8)
+    monkeypatch.setattr(comparison, "CELL_OFFSETS", 8)
+
+    async def main(world: World) -> None:
+        cluster = SimCluster(world, replicas, settings={"min.insync.replicas": "1"})
+        await cluster.start()
+        await create(cluster.bootstrap, "t", 1, replicas, SMALL)
+        await write(cluster.bootstrap, 0, RECORDS)
+        await cluster.calm("t")
+        async with Cluster(cluster.bootstrap) as client:
+            leader = (await client.topic("t")).partitions[0].leader
+        spoilt = f"n{leader if of_leader else leader % replicas + 1}"
+        disk, folder = cluster.node(spoilt).disk, f"{DATA}/t-0"
+        path = f"{folder}/{sorted(entry for entry in disk.list(folder) if entry.endswith('.log'))[2]}"
+        data = disk.read_bytes(path)
+        position, header = list(iter_headers(data))[1]
+        record = next(iter(iter_records(data[position : position + header.size])))
+        other = build_batch(
+            [Record(record.offset, record.timestamp, None, b"x" * len(record.value or b""))],
+            base_offset=header.base_offset, leader_epoch=header.leader_epoch,
+        )  # fmt: skip
+        assert len(other) == header.size
+        file = disk.open(path)
+        file.write_at(other, position)
+        file.sync()
+        await scrubbed(cluster.bootstrap, list(range(1, replicas + 1)))
+        await asyncio.sleep(5)
+        await cluster.calm("t")
+        cluster.assert_replicas_equal("t", 1)
+        found = await read(cluster.bootstrap, 0, RECORDS)
+        if replicas == 3 or not of_leader:
+            assert found == {number: value(number) for number in range(RECORDS)}
+        else:
+            assert found[header.base_offset] == b"x" * len(value(header.base_offset)), "the leader's word"
 
     with World(1) as world:
         world.run(main(world))

@@ -128,6 +128,12 @@ class Cleaner:
         self._broker.maintenance.remove_later(swap.finish(), log.config.file_delete_delay_ms)
         return True
 
+    def has_cleaned(self, partition: Partition) -> bool:
+        """Whether records of it may have been compacted away, now or before its configuration changed."""
+        if not self._loaded:
+            self._load(self._broker.logs.live_dirs())
+        return (partition.topic, partition.index) in self._checkpoints
+
     def forget(self, partition: Partition) -> None:
         """Deleted: a topic of the same name starts with nothing compacted."""
         self._uncleanable.discard(partition.log)

@@ -21,7 +21,7 @@ from headrace.errors import Err, KafkaError
 from headrace.records.layout import CRC_FROM, BatchHeader, iter_headers
 from headrace.storage.log import Log
 from headrace.storage.mending import begin_mending, discard_part
-from headrace.storage.recovery import Hole
+from headrace.storage.recovery import CORRUPT_SUFFIX, Hole
 from headrace.storage.salvage import Part, salvage
 from headrace.storage.segment_writer import SegmentWriter
 from headrace.storage.swap import discard
@@ -44,8 +44,10 @@ class Repairs:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._looked_at: set[str] = set()
-        """Files that were set aside and have nothing more to give."""
+        self._looked_at: dict[int, Hole] = {}
+        """Holes whose files have nothing more to give, by what they are and not by their names, which may come again."""
+        self._worthless: set[str] = set()
+        """Files that are about to be set aside, and are not to be looked at."""
         self._waiting: dict[Partition, None] = {}
         self._placing: set[Partition] = set()
         self._running = False
@@ -63,12 +65,16 @@ class Repairs:
             self._running = True
             self._broker.spawn(self._salvage_all())
 
+    def leave(self, path: str) -> None:
+        """The log file, about to be set aside, is whole and yet wrong: nothing of it is to be served again."""
+        self._worthless.add(path + CORRUPT_SUFFIX)
+
     def is_busy(self, partition: Partition) -> bool:
         """Whether its holes are about to change."""
         return partition in self._waiting or partition in self._placing
 
     def _next_hole(self, log: Log) -> Hole | None:
-        return next((hole for hole in log.holes if hole.path not in self._looked_at), None)
+        return next((hole for hole in log.holes if id(hole) not in self._looked_at), None)
 
     # ---- what is left of a damaged segment
 
@@ -82,8 +88,11 @@ class Repairs:
                     # a log with holes is not compacted again.
                     await asyncio.sleep(BUSY_AGAIN_S)
                 while (hole := self._next_hole(log)) is not None and not log.abandoned and log.failed is None:
-                    self._looked_at.add(hole.path)
-                    await self._salvage(partition, hole)
+                    self._looked_at[id(hole)] = hole
+                    if hole.path in self._worthless:
+                        self._worthless.discard(hole.path)
+                    else:
+                        await self._salvage(partition, hole)
                 del self._waiting[partition]
                 self._broker.replicas.fetchers.holes_changed(partition)
         finally:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.broker.comparison import Comparison
 from headrace.broker.partition import Partition
 from headrace.broker.worker import UNLIMITED
 from headrace.protocol.scrub_tag import ScrubStatus
@@ -28,6 +29,9 @@ logger = logging.getLogger("headrace.scrubber")
 
 FILE_NAME = ".headrace_scrub"
 """Kafka looks only at folders and at files of names that it knows."""
+COMPARE_AGAIN_MS = 3_600_000
+"""Other brokers end their passes at other times."""
+OTHERS_MS = 20_000
 PORTION_SECONDS = 300
 PORTION_BYTES_MAX = 4 << 30
 PORTION_FILES_MAX = 2_000
@@ -60,6 +64,8 @@ class Scrubber:
         self._asked_for: tuple[list[str] | None] | None = None
         """A pass that somebody wants now, and of which topics."""
         self._reading: asyncio.Task[None] | None = None
+        self.comparison = Comparison(broker)
+        self._compared_ms = 0
         self._suspected: set[str] = set()
         self._is_running = False
         self._passes = 0
@@ -81,7 +87,9 @@ class Scrubber:
                 elif self._is_due():
                     await self._pass(self._broker.config["log.scrub.io.max.bytes.per.second"])
                 else:
-                    return
+                    break
+            if self._runtime.clock.monotonic_ms() - self._compared_ms > COMPARE_AGAIN_MS:
+                await self._compare()
         finally:
             self._is_running = False
 
@@ -149,6 +157,13 @@ class Scrubber:
             if by_clock:
                 progress.cursor = cursor
                 await self._save()
+        await self._compare()
+        if not by_clock:
+            # The others are asked for a pass, too, and somebody waits for what comes of it.
+            deadline_ms = self._runtime.clock.monotonic_ms() + OTHERS_MS
+            while self.comparison.pending and self._runtime.clock.monotonic_ms() < deadline_ms:
+                await asyncio.sleep(0.2)
+                await self._compare()
         self._passes += 1
         if is_whole:
             progress.cursor = None
@@ -172,9 +187,14 @@ class Scrubber:
     async def _read(self, portion: "list[Piece]", bytes_per_second: float) -> None:
         pieces = {piece.target: piece for piece in portion}
         targets = [piece.target for piece in portion if piece.target.size]
+        whole: dict[Partition, list[tuple[Segment, Checked]]] = {piece.partition: [] for piece in portion}
         try:
             async for checked in self._checked(targets, bytes_per_second):
                 piece = pieces[checked.target]
+                if checked.damage is not None or checked.is_gone:
+                    whole.pop(piece.partition, None)
+                elif not piece.is_last and piece.partition in whole:
+                    whole[piece.partition].append((piece.segment, checked))
                 self._bytes_done += piece.target.size
                 self._broker.metrics.scrub_bytes += checked.bytes_read
                 if checked.damage is None and not checked.is_gone:
@@ -183,6 +203,19 @@ class Scrubber:
                     self._set_aside(piece, checked.damage)
         except OSError as error:
             logger.error("segments cannot be checked: %s", error)
+            return
+        for partition, found in whole.items():
+            self.comparison.note(partition, found)
+
+    async def _compare(self) -> None:
+        """Whatever is whole here and not what the others have is fetched again, like what is damaged."""
+        self._compared_ms = self._runtime.clock.monotonic_ms()
+        for partition in list(self.comparison.pending):
+            for segment in await self.comparison.different(partition):
+                piece = Piece(partition, segment, _target(partition.log, segment))
+                if piece.now() is not None:
+                    self._broker.repairs.leave(segment.path(".log"))
+                    self._set_aside(piece, "whole, but not what the other replicas have")
 
     async def _checked(self, targets: list[Target], bytes_per_second: float) -> AsyncIterator[Checked]:
         if targets:

@@ -19,6 +19,15 @@ Tags = dict[int, bytes] | None
 T = TypeVar("T")
 
 
+class CellDigests(msgspec.Struct, frozen=True):
+    """Ranges of offsets of a partition whose digests one broker wants to know from another."""
+
+    topic: str
+    partition: int
+    first_cell: int
+    count: int
+
+
 class ScrubQuestion(msgspec.Struct, omit_defaults=True):
     """What is asked of a broker."""
 
@@ -26,6 +35,7 @@ class ScrubQuestion(msgspec.Struct, omit_defaults=True):
     """Begin a pass now, as fast as the disk gives, whatever is under way."""
     topics: list[str] | None = None
     """Of these topics only."""
+    compare: CellDigests | None = None
 
 
 class ScrubStatus(msgspec.Struct, frozen=True):
@@ -47,6 +57,8 @@ class ScrubStatus(msgspec.Struct, frozen=True):
     """Those of them that other replicas have."""
     last_pass_ms: int = -1
     """When a pass over everything last ended, -1 if never."""
+    digests: bytes | None = None
+    """What was asked for to compare, 8 bytes each; 0 where none is known."""
 
 
 def ask(question: ScrubQuestion) -> dict[int, bytes]:

@@ -17,7 +17,7 @@ from headrace.storage.segment import CorruptSegment
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 DIGEST_BYTES = 8
-CELL_OFFSETS = 1 << 16
+CELL_OFFSETS = 1 << 12
 """Replicas compare digests of ranges of offsets: their segments need not begin at the same ones."""
 EVERYTHING = 1 << 62
 

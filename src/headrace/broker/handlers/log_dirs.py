@@ -4,6 +4,8 @@ cordoned directories."""
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from headrace.broker.connection import Request
 from headrace.broker.partition import Partition
 from headrace.errors import Err
@@ -34,7 +36,10 @@ def describe_log_dirs(
     if question is not None:
         if question.start:
             scrubber.start_now(question.topics)
-        response.unknown_tags = answer(scrubber.status())
+        status = scrubber.status()
+        if question.compare is not None:
+            status = structs.replace(status, digests=scrubber.comparison.answer(question.compare))
+        response.unknown_tags = answer(status)
     for log_dir in broker.logs.dirs:
         path, partitions = log_dir.path, by_dir[log_dir.path]
         if log_dir.failed is not None:
