@@ -22,14 +22,10 @@ class Warmed(NamedTuple):
             piece.checked(length)
 
 
-def warm(cold: list[Slice]) -> Warmed:
-    """In a thread."""
+def warm(cold: list[Slice], unchecked: list[Slice]) -> Warmed:
+    """In a thread. Which slices are unchecked is for the loop to say: others find parts of the same files good meanwhile."""
     warmed = Warmed([], [], [])
-    known = []
-    for piece in cold:
-        if not piece.is_unchecked:
-            known.append(piece)
-            continue
+    for piece in unchecked:
         try:
             good, damage = check_piece(piece)
         except OSError:
@@ -40,5 +36,5 @@ def warm(cold: list[Slice]) -> Warmed:
         else:
             warmed.unreadable.append(piece)
             warmed.damaged.append((piece, damage))
-    warmed.unreadable.extend(read_ahead(known))
+    warmed.unreadable.extend(read_ahead([piece for piece in cold if piece not in unchecked]))
     return warmed

@@ -292,7 +292,8 @@ class FetchHandler:
 
     async def _warm(self, request: Request, query: FetchQuery, context: FetchContext, reading: Reading) -> None:
         try:
-            warmed = await self._broker.runtime.run_in_thread(warm, reading.cold)
+            unchecked = [piece for piece in reading.cold if piece.is_unchecked]
+            warmed = await self._broker.runtime.run_in_thread(warm, reading.cold, unchecked)
             warmed.settle()
             unreadable = warmed.unreadable
             for piece, reason in warmed.damaged:
