@@ -36,6 +36,8 @@ NO_TIMESTAMP = -1
 WRITEBACK_BYTES = 8 << 20
 NEVER = (1 << 63) - 1
 NO_ROOM = "no space left on the log directory"
+DOUBT_MS = 3_000
+"""How long a batch that went to the last leader may take until it is sent again here."""
 
 
 class Environment:
@@ -191,6 +193,8 @@ class Partition:
         self.leader_epoch = assigned.leader_epoch
         log.epochs.assign(assigned.leader_epoch, log.end_offset)
         if self.leader is None:
+            if assigned.leader_epoch and len(assigned.replicas) > 1:
+                log.producers.doubt_until_ms = environment.monotonic_ms() + DOUBT_MS
             self.restore(self._high_watermark)
             self.leader = LeaderState(
                 node_id, assigned.leader_epoch, log.end_offset, self._high_watermark, assigned.isr,
@@ -258,10 +262,10 @@ class Partition:
                 raise KafkaError(Err.INVALID_TXN_STATE, "there is no transaction that this batch belongs to")
             try:
                 duplicate = producers.check(producer_id, producer_epoch, sequence, last_delta)
-            except KafkaError:
-                duplicate = producers.appended_before(producer_id, producer_epoch, sequence, last_delta)
-                if duplicate is None:
-                    raise
+            except KafkaError as error:
+                duplicate = producers.look_again(
+                    error, producer_id, producer_epoch, sequence, last_delta, environment.monotonic_ms()
+                )
             if duplicate is not None:
                 return duplicate.base_offset, duplicate.timestamp, duplicate.last_offset + 1
         base_offset = log.end_offset

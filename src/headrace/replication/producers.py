@@ -120,6 +120,15 @@ class _Producer:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
 
+class Unheard(KafkaError):
+    """A producer that is unknown here does not begin with its first batch, and that may still be on its way."""
+
+    def __init__(self, producer_id: int, sequence: int) -> None:
+        super().__init__(
+            Err.NOT_LEADER_OR_FOLLOWER, f"nothing was heard of producer {producer_id} before sequence {sequence}: send it again"
+        )
+
+
 class ProducerStates:
     """See the module. Offsets given to it only grow, but for `clear`."""
 
@@ -128,6 +137,7 @@ class ProducerStates:
         "_ongoing",
         "_unreplicated",
         "_verifications",
+        "doubt_until_ms",
         "first_unstable_offset",
         "verify_transactions",
     )
@@ -135,6 +145,9 @@ class ProducerStates:
     def __init__(self, *, verify_transactions: bool = True) -> None:
         self.verify_transactions = verify_transactions
         """Whether a transactional write needs a `Verification` unless its transaction is open here already."""
+        self.doubt_until_ms = 0
+        """Of this partition's monotonic clock. Another node led until a moment ago, and may hold the first batches of
+        producers that are unknown here: until then such a producer has to begin with its first."""
         self.first_unstable_offset: int | None = None
         """First offset of the earliest transaction that is open, or whose end is not yet below the high watermark."""
         self._entries: dict[int, _Producer] = {}
@@ -185,6 +198,18 @@ class ProducerStates:
         if not transactional and entry is not None and entry.txn_first_offset >= 0:
             raise KafkaError(Err.INVALID_TXN_STATE, f"producer {producer_id} has a transaction open here")
         return None
+
+    def look_again(
+        self, error: KafkaError, producer_id: int, epoch: int, sequence: int, last_delta: int, now_ms: int
+    ) -> BatchMark | None:
+        """`check` has raised: may the batch be appended all the same, or was it sent long ago? Else raises."""
+        if isinstance(error, Unheard) and now_ms >= self.doubt_until_ms:
+            self.doubt_until_ms = 0
+            return self.check(producer_id, epoch, sequence, last_delta)
+        mark = self.appended_before(producer_id, epoch, sequence, last_delta)
+        if mark is None:
+            raise error
+        return mark
 
     def appended_before(self, producer_id: int, epoch: int, sequence: int, last_delta: int) -> BatchMark | None:
         """The mark of a batch that is in the log, but further back than the batches that are remembered; it has no offset.
@@ -284,6 +309,8 @@ class ProducerStates:
                 raise _out_of_order(producer_id, sequence, expected)
         if entry is None or entry.epoch == NO_PRODUCER_EPOCH:
             # Nothing is known, perhaps since retention took all the producer wrote: any sequence may come.
+            if self.doubt_until_ms and sequence > 0:
+                raise Unheard(producer_id, sequence)
             return
         expected = entry.next_sequence if epoch == entry.epoch else 0
         if sequence != expected:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.handlers.produce_order import BATCHES_BEHIND, PARTITIONS_MAX, Refused
+from headrace.broker.partition import DOUBT_MS
 from headrace.errors import Err
 from tests.compat.raw import FIXED_MS, batch
 from tests.unit.broker.replicated import TOPIC_ID, Brokers
@@ -97,6 +98,30 @@ def test_the_second_batch_of_an_unknown_producer_does_not_overtake_the_first(ver
         assert brokers.partition(1).log.end_offset == 0
         assert await client.ask(numbered(0, count=5)) == [OK]
         assert await client.ask(numbered(5, count=5)) == [OK]
+
+    run_several(scenario, 2)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_does_not_overtake_one_that_went_to_the_last_leader_either(version: int) -> None:
+    """1. Java sends its first batch to the leader. 2. It hears of a new one. 3. It sends the second there, before the first has
+    an answer. 4. The first is refused, and sent again."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2])
+        client = Client(await brokers.wire(2), version)
+        brokers.dictator.change(leader=2)
+        await brokers.until(lambda: brokers.partition(2).leader is not None)
+        assert await client.ask(numbered(5, count=5)) == [NOT_LED]
+        assert await Client(await brokers.wire(2), version).ask(numbered(5, count=5)) == [NOT_LED]
+        assert await client.ask(numbered(0, count=5)) == [OK]
+        assert await client.ask(numbered(5, count=5)) == [OK]
+        assert await client.ask(numbered(7, producer=8)) == [NOT_LED]
+        await asyncio.sleep(DOUBT_MS / 1000)
+        assert await client.ask(numbered(7, producer=8)) == [OK], "its first batches will not come any more"
+        assert await client.ask(numbered(9, producer=9)) == [OK]
+        brokers.dictator.change(leader=2)
+        assert await client.ask(numbered(9, producer=10)) == [OK], "nobody else has led"
 
     run_several(scenario, 2)
 
@@ -276,6 +301,7 @@ def test_a_refused_batch_itself_is_judged_when_it_comes_again_whatever_its_numbe
         assert await client.ask(numbered(57)) == [NOT_LED]
         assert await client.ask(numbered(58)) == [NOT_LED]
         brokers.dictator.change(leader=1)
+        await asyncio.sleep(DOUBT_MS / 1000)
         assert await client.ask(numbered(58)) == [NOT_LED]
         assert await client.ask(numbered(57)) == [OK]
         assert await client.ask(numbered(58)) == [OK]
