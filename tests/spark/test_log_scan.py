@@ -9,12 +9,13 @@ import pytest
 pytest.importorskip("pyspark", reason="needs headrace[spark]")
 
 from headrace.config import LogConfig
-from headrace.spark.log_folder import Bounds, partition_folders
+from headrace.spark.log_folder import OFFSET_MAX, Bounds, partition_folders
 from headrace.spark.log_options import read_log_options
 from headrace.spark.log_scan import LogReader
 from headrace.spark.options import OptionError
 from headrace.spark.reader import CorruptRecords
 from headrace.spark.schema import default_schema
+from headrace.storage.checkpoints import HIGH_WATERMARKS, encode_offsets
 from headrace.storage.files import RealDisk
 from headrace.storage.log import Log
 from headrace.testing.broker import TestBroker
@@ -61,10 +62,13 @@ def folder(tmp_path):
     return path
 
 
-def test_closed_segments_are_read_and_the_active_one_on_demand(folder):
-    before = fingerprint(folder)
+def test_closed_segments_are_read_and_of_the_active_one_what_is_committed(folder):
     active = max(int(file.stem) for file in (folder / "orders-0").glob("*.log"))
-    assert [row["offset"] for row in scan(folder)] == list(range(active))
+    assert [row["offset"] for row in scan(folder)] == list(range(active)), "nothing says what is committed"
+    (folder / HIGH_WATERMARKS).write_bytes(encode_offsets({("orders", 0): active + 5}))
+    before = fingerprint(folder)
+    assert [row["offset"] for row in scan(folder)] == list(range(active + 5))
+    assert [row["offset"] for row in scan(folder, includeActive="false")] == list(range(active))
     rows = scan(folder, includeActive="true")
     assert [row["offset"] for row in rows] == list(range(1200))
     assert rows[7]["topic"] == "orders" and rows[7]["partition"] == 0 and rows[7]["value"] == bytes([1]) * 100
@@ -87,7 +91,7 @@ def test_times_bound_what_is_read_and_indexes_spare_the_rest(folder, start_s):
     rows = scan(folder, includeActive="true", endingTimestamp=str(start_s * 1000 + 1))
     assert len(rows) == min(1200, 2 * start_s + 1)
     (found,) = partition_folders([str(folder)])
-    pieces = list(found.pieces(Bounds(start_ms=start_s * 1000), include_active=True, split_bytes=1 << 30, read_committed=False))
+    pieces = list(found.pieces(Bounds(start_ms=start_s * 1000), active_end=OFFSET_MAX, split_bytes=1 << 30, read_committed=False))
     read_bytes = sum(piece.size_bytes for piece in pieces)
     whole = sum(file.stat().st_size for file in (folder / "orders-0").glob("*.log"))
     # An index entry per kilobyte, and a batch before it: little more than what is wanted is read.
@@ -221,8 +225,8 @@ def test_through_spark_on_a_folder_whose_broker_has_written_it(spark, tmp_path):
     with TestBroker(tmp_path, {"log.segment.bytes": "1048576"}) as broker:
         make_topic(broker.bootstrap, "scan", partitions=3)
         fill(broker.bootstrap, "scan", 20_000)
-        running = spark.read.format("headrace-log").option("subscribe", "scan").load(str(broker.data))
-        closed = running.count()
+        closed = spark.read.format("headrace-log").option("subscribe", "scan").option("includeActive", "false")
+        assert 0 <= closed.load(str(broker.data)).count() < 20_000
         broker.stop()
         before = fingerprint(broker.data)
         whole = (
@@ -232,7 +236,7 @@ def test_through_spark_on_a_folder_whose_broker_has_written_it(spark, tmp_path):
         )
         rows = whole.selectExpr("CAST(substr(CAST(value AS STRING), 1, 6) AS INT) AS n", "CAST(headers[0].value AS STRING) AS h")
         assert sorted((row.n, row.h) for row in rows.collect()) == [(n, str(n)) for n in range(20_000)]
-        assert 0 <= closed < 20_000
+        assert spark.read.format("headrace-log").load(str(broker.data)).count() == 20_000, "all that was committed"
         assert fingerprint(broker.data) == before
 
 

@@ -11,6 +11,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headrace.spark.plain_errors import plain_errors
+
 
 class HeadraceDataSource(DataSource):
     """Topics as tables and streams. Imports are made when needed: a task that writes has no use for the reader."""
@@ -19,26 +21,31 @@ class HeadraceDataSource(DataSource):
     def name(cls) -> str:
         return "headrace"
 
+    @plain_errors
     def schema(self) -> StructType:
         from headrace.spark.schema import source_schema
 
         return source_schema(self.options)
 
+    @plain_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         from headrace.spark.source import batch_reader
 
         return batch_reader(schema, self.options)
 
+    @plain_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from headrace.spark.stream import HeadraceStreamReader
 
         return HeadraceStreamReader(schema, self.options)
 
+    @plain_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from headrace.spark.sink import HeadraceWriter
 
         return HeadraceWriter(schema, _plain(self.options), overwrite)
 
+    @plain_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from headrace.spark.sink import HeadraceStreamWriter
 

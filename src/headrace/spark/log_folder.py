@@ -19,8 +19,10 @@ from headrace.errors import KafkaError
 from headrace.metadata.names import CLUSTER_METADATA, INTERNAL
 from headrace.records.layout import HEADER, HEADER_BYTES, LENGTH_MIN
 from headrace.replication.producers import AbortedTransaction, ProducerStates
+from headrace.spark.plain_errors import UserError
 from headrace.storage.checkpoints import (
     CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
     CorruptCheckpoint,
@@ -35,7 +37,7 @@ _PARTITION = re.compile(r"(.+)-(\d+)")
 _SEGMENT = re.compile(r"(\d{20})\.log(\.swap)?")
 
 
-class CannotScan(ValueError):
+class CannotScan(UserError, ValueError):
     """The folder lacks something that the query needs. The message says what to do."""
 
 
@@ -80,13 +82,15 @@ class SegmentFile:
 class PartitionFolder:
     """One partition's files."""
 
-    def __init__(self, path: Path, topic: str, partition: int, log_start: int, recovery_point: int) -> None:
+    def __init__(self, path: Path, topic: str, partition: int, log_start: int, recovery_point: int, committed: int) -> None:
         self.path = path
         self.topic = topic
         self.partition = partition
         self.log_start = log_start
         self._recovery_point = recovery_point
         """Below it files and indexes were synced; an index above may end before its segment does."""
+        self.committed = committed
+        """The checkpointed high watermark: what lies above may still be taken back."""
 
     def segments(self) -> list[SegmentFile]:
         sizes: dict[int, tuple[Path, int]] = {}
@@ -116,8 +120,8 @@ class PartitionFolder:
             for base, end in zip(bases, ends)
         ]
 
-    def pieces(self, bounds: Bounds, *, include_active: bool, split_bytes: int, read_committed: bool) -> Iterator[Piece]:
-        """What has to be read for a query within `bounds`, in order."""
+    def pieces(self, bounds: Bounds, *, active_end: int, split_bytes: int, read_committed: bool) -> Iterator[Piece]:
+        """What has to be read for a query within `bounds`, in order; of the active segment, what lies below `active_end`."""
         start_offset = max(bounds.start_offset, self.log_start)
         segments = self.segments()
         end_offset = bounds.end_offset
@@ -127,8 +131,8 @@ class PartitionFolder:
             end_offset = min(end_offset, self._stable_end(segments))
         for segment in segments:
             first = max(start_offset, segment.base_offset)
-            last = min(end_offset, segment.end_offset)
-            if first >= last or not segment.size_bytes or (segment.is_active and not include_active):
+            last = min(end_offset, active_end if segment.is_active else segment.end_offset)
+            if first >= last or not segment.size_bytes:
                 continue
             within = tuple(one for one in aborted if one.first_offset < last and one.last_offset >= first)
             yield from self._cut(segment, Bounds(first, last, bounds.start_ms), split_bytes, within)
@@ -223,6 +227,7 @@ def partition_folders(roots: Sequence[str]) -> list[PartitionFolder]:
 
 def _folders(root: Path, paths: Sequence[Path]) -> list[PartitionFolder]:
     starts, recovered = _checkpoint(root / LOG_STARTS), _checkpoint(root / RECOVERY_POINTS)
+    committed = _checkpoint(root / HIGH_WATERMARKS)
     is_clean = (root / CLEAN_SHUTDOWN).exists()
     folders = []
     for path in paths:
@@ -231,7 +236,7 @@ def _folders(root: Path, paths: Sequence[Path]) -> list[PartitionFolder]:
             continue
         place = name[1], int(name[2])
         point = OFFSET_MAX if is_clean else recovered.get(place, 0)
-        folders.append(PartitionFolder(path, *place, starts.get(place, 0), point))
+        folders.append(PartitionFolder(path, *place, starts.get(place, 0), point, committed.get(place, 0)))
     return folders
 
 

@@ -19,6 +19,7 @@ from headrace.spark.options import (
 )
 
 SPLIT_BYTES = 128 << 20
+COMMITTED = "committed"
 
 LOG_OPTIONS: tuple[Option, ...] = (
     Option("path", names, None, "A broker's data folder, several log.dirs separated by commas, or one partition's folder."),
@@ -28,7 +29,8 @@ LOG_OPTIONS: tuple[Option, ...] = (
     Option("endingOffsets", text, None, 'latest, or {"orders": {"0": 50}}; the offset itself is not read.'),
     Option("startingTimestamp", not_negative, None, "Only records of this time in ms or younger."),
     Option("endingTimestamp", not_negative, None, "Only records older than this time in ms."),
-    Option("includeActive", boolean, False, "Read the segment too that is being written, as far as it is valid."),
+    Option("includeActive", one_of(COMMITTED, "true", "false"), COMMITTED,
+           "Read the segment too that is being written: what the folder says is committed, all that is valid (true), or nothing."),
     Option("kafka.isolation.level", one_of("read_uncommitted", "read_committed"), "read_uncommitted",
            "read_committed leaves out aborted transactions, and stops where one was open."),
     Option("failOnDataLoss", boolean, True, "Fail at damaged or deleted segments; otherwise warn and go on."),
@@ -65,7 +67,7 @@ def _check(values: Mapping[str, Any]) -> None:
             raise OptionError(f"option 'path': {path} is no folder on this machine: give a broker's data folder")
     if values["subscribe"] is not None and values["subscribePattern"] is not None:
         raise OptionError("options subscribe and subscribePattern are both set: leave one of them out")
-    if values["kafka.isolation.level"] == "read_committed" and values["includeActive"]:
+    if values["kafka.isolation.level"] == "read_committed" and values["includeActive"] == "true":
         raise OptionError(
             "option 'includeActive' cannot be had with read_committed: only a broker knows what transactions are open now"
         )

@@ -24,9 +24,10 @@ from headrace.errors import KafkaError
 from headrace.records.layout import CRC_FROM, HEADER, HEADER_BYTES, LENGTH_MIN, LOG_OVERHEAD
 from headrace.spark.filters import Narrowing
 from headrace.spark.log_folder import OFFSET_MAX, Bounds, PartitionFolder, Piece, partition_folders
-from headrace.spark.log_options import read_log_options
+from headrace.spark.log_options import COMMITTED, read_log_options
 from headrace.spark.offsets import EARLIEST, LATEST, Position, ending_position, starting_position
 from headrace.spark.options import OptionError
+from headrace.spark.plain_errors import hang_up_quietly, plain_errors
 from headrace.spark.reader import CorruptRecords, DataLost
 from headrace.spark.schema import check_schema, default_schema
 
@@ -43,9 +44,11 @@ class HeadraceLogDataSource(DataSource):
     def name(cls) -> str:
         return "headrace-log"
 
+    @plain_errors
     def schema(self) -> StructType:
         return default_schema(read_log_options(dict(self.options.items())))
 
+    @plain_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         values = read_log_options(dict(self.options.items()))
         check_schema(schema, values)
@@ -69,6 +72,7 @@ class LogReader(DataSourceReader):
         self._end = ending_position(values)
         self._narrowing = Narrowing()
 
+    @plain_errors
     def partitions(self) -> list[InputPartition]:
         values, narrowing = self._values, self._narrowing
         tasks: list[InputPartition] = []
@@ -79,16 +83,18 @@ class LogReader(DataSourceReader):
                 continue
             pieces = folder.pieces(
                 self._bounds(folder),
-                include_active=values["includeActive"],
+                active_end=self._active_end(folder),
                 split_bytes=values["splitBytes"],
                 read_committed=self._read_committed,
             )
             tasks += _grouped(pieces, values["splitBytes"])
         return tasks
 
+    @plain_errors
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, PiecesPartition):
             return
+        hang_up_quietly()
         arrow = to_arrow_schema(self._schema, timezone="UTC")
         start_ms, end_ms = _times(self._start, self._end)
         names = arrow.names
@@ -102,6 +108,13 @@ class LogReader(DataSourceReader):
                 wanted = _within(batch, start_ms, end_ms) if timed else batch
                 if wanted.num_rows:
                     yield pa.RecordBatch.from_arrays([wanted.column(name) for name in names], schema=arrow)
+
+    def _active_end(self, folder: PartitionFolder) -> int:
+        """How far the segment that is being written is read. What is not committed yet may be taken back."""
+        wanted = self._values["includeActive"]
+        if wanted == COMMITTED:
+            return 0 if self._read_committed else folder.committed
+        return OFFSET_MAX if wanted == "true" else 0
 
     @property
     def _read_committed(self) -> bool:

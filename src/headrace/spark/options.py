@@ -13,6 +13,7 @@ from headrace.client.address import parse_bootstrap
 from headrace.client.errors import ClientError, SettingRefused
 from headrace.client.security import Security, is_security, read_security
 from headrace.client.security_settings import KNOWN as SECURITY_SETTINGS
+from headrace.spark.plain_errors import UserError
 
 SOURCE, SINK = "source", "sink"
 BOTH = frozenset({SOURCE, SINK})
@@ -26,7 +27,7 @@ _UNITS_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3
 _TIME = re.compile(r"(\d+)\s*([a-z]*)")
 
 
-class OptionError(ValueError):
+class OptionError(UserError, ValueError):
     """An option that cannot be used; the message names it and says how to mend it."""
 
 

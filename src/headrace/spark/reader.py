@@ -17,6 +17,7 @@ from headrace.client.errors import RequestFailed
 from headrace.client.fetcher import FETCH_BYTES, BlockingFetcher, OffsetsGone, Rooms
 from headrace.client.raw import Fetched
 from headrace.errors import Err, KafkaError
+from headrace.spark.plain_errors import UserError, hang_up_quietly, plain_errors
 from headrace.spark.plan import Plan
 
 if TYPE_CHECKING:
@@ -52,11 +53,11 @@ class _Kept(threading.local):
 kept = _Kept()
 
 
-class DataLost(RuntimeError):
+class DataLost(UserError, RuntimeError):
     """Offsets that the query wants are gone."""
 
 
-class CorruptRecords(RuntimeError):
+class CorruptRecords(UserError, RuntimeError):
     """A batch that is damaged; the message says where it lies."""
 
 
@@ -70,12 +71,14 @@ class RangePartition(InputPartition):
     end_offset: int
 
 
+@plain_errors
 def read_range(
     plan: Plan, schema: StructType, wanted: InputPartition, typed: "TypedValues | None" = None
 ) -> Iterator[Any]:
     """Arrow batches of one task's records. Spark plans a task without a range for a query that has nothing to read."""
     if not isinstance(wanted, RangePartition):
         return
+    hang_up_quietly()
     arrow = to_arrow_schema(schema, timezone="UTC")
     decoder = Decoder(
         wanted.topic,

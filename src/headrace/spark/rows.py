@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.client.columnar.rows import HEADERS_TYPE
+from headrace.spark.plain_errors import UserError
 
 CHUNK_BYTES = 1 << 20
 """Small Arrow batches are joined up to this: records of few rows spread over many partitions make poor batches."""
@@ -30,7 +31,7 @@ CHUNK_BYTES = 1 << 20
 DEDUP_HEADERS = ("headrace.query", "headrace.batch", "headrace.partition", "headrace.row")
 
 
-class SchemaError(ValueError):
+class SchemaError(UserError, ValueError):
     """The columns to be written cannot be; names the column and what to do about it."""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.spark.java import provide_java
 from headrace.spark.masters import check_master
+from headrace.spark.plain_sessions import append_by_default, is_named_by_user
 from headrace.spark.worker_python import worker_python
 
 if TYPE_CHECKING:
@@ -62,12 +63,14 @@ def spark_session(
         builder = SparkSession.builder.remote(master).appName(app_name)
         for name, value in (conf or {}).items():
             builder = builder.config(name, value)
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+        append_by_default()
+        return session
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         provide_java(train_in_background=train)
     is_local = master.startswith("local")
     # By this path Spark finds format("headrace") here and reads with it on executors, whatever `python3` is on the PATH.
-    if "PYSPARK_PYTHON" not in os.environ:
+    if not is_named_by_user():
         wanted = (conf or {}).get("spark.pyspark.python")
         os.environ["PYSPARK_PYTHON"] = wanted or (worker_python() if is_local else sys.executable)
     if is_local:

@@ -27,6 +27,7 @@ from headrace.client.partitioner import Sticky
 from headrace.client.producer_core import OutgoingBatch, ProducerCore, may_pass
 from headrace.errors import Err
 from headrace.spark.options import OptionError
+from headrace.spark.plain_errors import plain_errors
 from headrace.spark.rows import Layout, chunks, layout_of, timestamps_of, with_dedup_headers
 from headrace.spark.sink_options import OVERWRITE, SinkOptions
 
@@ -148,6 +149,7 @@ class HeadraceWriter(DataSourceArrowWriter):
         self._plan = _Plan(schema, options, overwrite)
         self._plan.check_topics()
 
+    @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         return _write_task(self._plan, iterator)
 
@@ -173,6 +175,7 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
                 raise
             # Brokers may be away for a while without a stream having to end; tasks wait for them, and say so.
 
+    @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         return _write_task(self._plan, iterator)
 

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from headrace.spark.filters import Narrowing
 from headrace.spark.lookup import Lookup
 from headrace.spark.offsets import OffsetRange, split
+from headrace.spark.plain_errors import plain_errors
 from headrace.spark.plan import Plan, read_plan
 from headrace.spark.reader import RangePartition, read_range
 from headrace.spark.schema import check_schema, typed_values
@@ -27,6 +28,7 @@ class HeadraceReader(DataSourceReader):
         self._schema = schema
         self._narrowing = Narrowing()
 
+    @plain_errors
     def partitions(self) -> list[InputPartition]:
         plan = self._plan
         with Lookup(plan) as lookup:

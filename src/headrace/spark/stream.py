@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from headrace.spark.lookup import Lookup
 from headrace.spark.offsets import OffsetRange, Offsets, available, from_json, limited, listed, to_json
+from headrace.spark.plain_errors import plain_errors
 from headrace.spark.plan import read_plan
 from headrace.spark.progress import Progress
 from headrace.spark.reader import read_range, report_loss
@@ -63,6 +64,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- where batches begin and end
 
+    @plain_errors
     def initialOffset(self) -> Json:
         """Where the query starts. Asked several times per start, and again when the first batch is repeated."""
         if self._initial is None:
@@ -76,6 +78,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(most)
         return ReadMinRows(least) if least is not None else ReadAllAvailable()
 
+    @plain_errors
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         begin = from_json(start)
         is_first, self._has_begun = begin == self._initial and not self._has_begun, True
@@ -138,6 +141,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- batches
 
+    @plain_errors
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         begin, until = from_json(start), from_json(end)
         is_first, self._has_begun = begin == self._initial and not self._has_begun, True
@@ -162,6 +166,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_range(self._plan, self._schema, partition, self._typed)
 
+    @plain_errors
     def commit(self, end: Json) -> None:
         self.progress.done(from_json(end))
 

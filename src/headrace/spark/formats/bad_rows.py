@@ -16,6 +16,7 @@ from headrace.client.columnar.encode import RecordColumns, encode_rows, partitio
 from headrace.client.columnar.rows import HEADERS_TYPE
 from headrace.client.producer_core import OutgoingBatch, ProducerCore
 from headrace.spark.formats import Errors, ValueDecoder
+from headrace.spark.plain_errors import UserError
 
 REASON, FORMAT, TOPIC, PARTITION, OFFSET = (
     f"headrace.error.{name}" for name in ("reason", "format", "topic", "partition", "offset")
@@ -25,7 +26,7 @@ NEEDED = ("key", "value", "headers", "offset", "timestamp")
 """What a letter is made of, beside what the query asks for."""
 
 
-class BadRow(ValueError):
+class BadRow(UserError, ValueError):
     """A row that stops the job; the message says which, why, and what to set to go on without it."""
 
 

@@ -7,6 +7,8 @@ import re
 
 from pyspark.sql import types as T
 
+from headrace.spark.plain_errors import UserError
+
 NAMES: dict[str, T.DataType] = {
     "boolean": T.BooleanType(),
     "tinyint": T.ByteType(),
@@ -30,7 +32,7 @@ NAMES: dict[str, T.DataType] = {
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|[A-Za-z0-9_]+|[<>(),:])")
 
 
-class DdlError(ValueError):
+class DdlError(UserError, ValueError):
     """What is wrong, and where."""
 
 

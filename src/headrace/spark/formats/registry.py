@@ -12,6 +12,8 @@ import urllib.request
 from functools import cache
 from typing import Any, NamedTuple
 
+from headrace.spark.plain_errors import UserError
+
 TIMEOUT_S = 10.0
 TRIES = 3
 PAUSE_S = 0.2
@@ -20,7 +22,7 @@ TYPES = {"json": "JSON", "avro": "AVRO", "protobuf": "PROTOBUF"}
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
-class RegistryError(RuntimeError):
+class RegistryError(UserError, RuntimeError):
     """The registry cannot be reached, refuses, or does not have what was asked for."""
 
 

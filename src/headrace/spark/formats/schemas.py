@@ -8,13 +8,14 @@ from typing import Any
 
 from headrace.spark.formats.registry import Registry
 from headrace.spark.options import OptionError
+from headrace.spark.plain_errors import UserError
 
 PREFIX = Struct(">bI")
 """A zero byte and the schema's id, before every value that a registry knows the schema of."""
 MAGIC = 0
 
 
-class FormatError(ValueError):
+class FormatError(UserError, ValueError):
     """A schema that cannot be used, or columns that do not fit it. The message says what to change."""
 
 
