@@ -17,7 +17,6 @@ app = command_group(
     "Kafka's job in Python: a broker that every Kafka client can use, and the tools around it.",
     name="headrace",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -1,23 +1,40 @@
 """`headrace group`: list, describe, reset-offsets, delete."""
 
+import asyncio
 import csv
 import sys
 import time
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from headrace.cli.completion import group_names, topic_names
 from headrace.cli.group_reset import Move, Way, parse_datetime, parse_duration, parse_topics, plan, read_file
-from headrace.cli.output import BOOTSTRAP, JSON, command_group, print_json, print_table, shown, with_admin
+from headrace.cli.output import (
+    BOOTSTRAP,
+    JSON,
+    YES,
+    command_group,
+    confirm,
+    print_deleted,
+    print_json,
+    print_table,
+    shown,
+    with_admin,
+)
+from headrace.cli.watch import watched
 from headrace.client.admin import Admin
 from headrace.client.errors import ClientError, RequestFailed
-from headrace.client.groups import Group, Groups, Lag, TopicPartition
+from headrace.client.groups import Group, Groups, Lag, ListedGroup, TopicPartition
 from headrace.errors import Err
 
 app = command_group("List, describe and delete consumer groups, reset offsets.", no_args_is_help=True)
 
-GROUP = typer.Argument(..., metavar="GROUP", help="The group's name.", show_default=False)
+GROUP = typer.Argument(..., metavar="GROUP", help="The group's name.", show_default=False, autocompletion=group_names)
+GROUPS = typer.Argument(..., metavar="GROUP", help="One or more groups.", show_default=False, autocompletion=group_names)
+GROUPS_AT_ONCE = 16
 MAY_RESET = ("Empty", "Dead")
 STATES = (
     "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable", "NotReady", "Dead",
@@ -26,21 +43,56 @@ TYPES = ("classic", "consumer", "share", "streams")
 
 
 @app.command("list")
+@watched
 def list_(
     states: list[str] = typer.Option([], "--state", metavar="STATE", help="Only groups in this state, such as Stable or Empty; may be repeated."),
     types: list[str] = typer.Option([], "--type", metavar="TYPE", help="Only groups of this type: classic or consumer; may be repeated."),
+    brief: bool = typer.Option(False, "--brief", help="Do not ask how far behind each is."),
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
-    """List groups."""
+    """List groups and how far behind they are.
+
+    The lag counts the partitions that a group has committed offsets of.
+    """
     states, types = _known("--state", states, STATES), _known("--type", types, TYPES)
-    found = with_admin(bootstrap, lambda admin: Groups(admin).list_groups(states, types))
+
+    async def work(admin: Admin) -> tuple[list[ListedGroup], dict[str, int | None]]:
+        groups = Groups(admin)
+        listed = await groups.list_groups(states, types)
+        return listed, {} if brief else await _lags(groups, listed)
+
+    found, lags = with_admin(bootstrap, work)
     if as_json:
-        print_json([{"group": g.group_id, "state": g.state, "type": g.type, "protocol_type": g.protocol_type} for g in found])
+        print_json(
+            [
+                {"group": g.group_id, "state": g.state, "type": g.type, "protocol_type": g.protocol_type}
+                | ({} if brief else {"lag": lags[g.group_id]})
+                for g in found
+            ]
+        )
     elif not found:
         print("no groups")
-    else:
+    elif brief:
         print_table(("GROUP", "STATE", "TYPE"), [(g.group_id, g.state, g.type) for g in found])
+    else:
+        rows = [(g.group_id, g.state, g.type, _or_dash(lags[g.group_id])) for g in found]
+        print_table(("GROUP", "STATE", "TYPE", "LAG"), rows, numbers=("LAG",))
+
+
+async def _lags(groups: Groups, listed: list[ListedGroup]) -> dict[str, int | None]:
+    """Records that each group has still to read of what it has committed; None where it has committed nothing."""
+    gate = asyncio.Semaphore(GROUPS_AT_ONCE)
+
+    async def one(name: str) -> int | None:
+        async with gate:
+            try:
+                known = [lag.records for lag in await groups.lag(name, now_ms=_now_ms()) if lag.records is not None]
+            except ClientError:
+                return None
+            return sum(known) if known else None
+
+    return dict(zip([g.group_id for g in listed], await asyncio.gather(*(one(g.group_id) for g in listed))))
 
 
 def _known(option: str, values: list[str], known: tuple[str, ...]) -> list[str]:
@@ -56,8 +108,9 @@ def _known(option: str, values: list[str], known: tuple[str, ...]) -> list[str]:
 
 
 @app.command("describe")
+@watched
 def describe(
-    names: list[str] = typer.Argument(..., metavar="GROUP", help="One or more groups.", show_default=False),
+    names: list[str] = GROUPS,
     members: bool = typer.Option(False, "--members", help="Show members and what they are assigned."),
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
@@ -192,14 +245,14 @@ def _age(seconds: float | None) -> str:
 @app.command("reset-offsets")
 def reset_offsets(
     name: str = GROUP,
-    topics: list[str] = typer.Option([], "--topic", metavar="TOPIC[:0,1]", help="A topic, or some of its partitions; may be repeated."),
+    topics: list[str] = typer.Option([], "--topic", metavar="TOPIC[:0,1]", help="A topic, or some of its partitions; may be repeated.", autocompletion=topic_names),
     all_topics: bool = typer.Option(False, "--all-topics", help="Every topic that the group has committed offsets in."),
     to_earliest: bool = typer.Option(False, "--to-earliest", help="To the first record there is."),
     to_latest: bool = typer.Option(False, "--to-latest", help="To the end: only records to come."),
     to_current: bool = typer.Option(False, "--to-current", help="To where the group is, or the end where it has not committed."),
     to_offset: int | None = typer.Option(None, "--to-offset", metavar="N", help="To this offset."),
     to_datetime: str | None = typer.Option(None, "--to-datetime", metavar="TIME", help="To the first record written since, such as 2026-11-15T20:30:00 (UTC)."),
-    by_duration: str | None = typer.Option(None, "--by-duration", metavar="PnDTnHnMnS", help="To the first record written so long ago, such as PT30M."),
+    by_duration: str | None = typer.Option(None, "--by-duration", metavar="TIME", help="To the first record written so long ago, such as 2h, 1d12h or PT30M."),
     shift_by: int | None = typer.Option(None, "--shift-by", metavar="N", help="So many records forward; back with a negative number."),
     from_file: Path | None = typer.Option(None, "--from-file", metavar="CSV", help="To offsets in a file of topic,partition,offset lines."),
     execute: bool = typer.Option(False, "--execute", help="Do it. Without this, only show what would be done."),
@@ -226,9 +279,9 @@ def reset_offsets(
     chosen = parse_topics(topics)
     filed = read_file(from_file, name) if from_file is not None else {}
 
-    async def work(admin: Admin) -> list[Move]:
+    async def work(admin: Admin) -> tuple[list[Move], str]:
         groups = Groups(admin)
-        await _require_empty(groups, name)
+        remark = await _require_empty(groups, name)
         committed = await groups.committed(name)
         partitions = set(filed) if from_file is not None else await _partitions(admin, chosen, all_topics, set(committed))
         if not partitions:
@@ -236,9 +289,11 @@ def reset_offsets(
         moves = await plan(admin, way, partitions, committed, filed, _now_ms())
         if execute:
             await groups.commit(name, {(move.topic, move.partition): move.new for move in moves})
-        return moves
+        return moves, remark
 
-    moves = with_admin(bootstrap, work)
+    moves, remark = with_admin(bootstrap, work)
+    if remark:
+        print(remark, file=sys.stderr)
     if export:
         csv.writer(sys.stdout, lineterminator="\n").writerows((move.topic, move.partition, move.new) for move in moves)
     elif as_json:
@@ -263,19 +318,24 @@ def _way(flags: dict[str, bool | None], values: dict[str, str | int | None]) -> 
     return given[0]
 
 
-async def _require_empty(groups: Groups, name: str) -> None:
+async def _require_empty(groups: Groups, name: str) -> str:
+    """What is to be said of a group that may be reset, if anything."""
     try:
         group = await groups.describe(name)
     except RequestFailed as error:
         if error.error is not Err.GROUP_ID_NOT_FOUND:
             raise
-        return  # a group may be given its offsets before it first runs
+        # A group may be given its offsets before it first runs; more often a name is misspelt.
+        there = ", ".join(get_close_matches(name, [g.group_id for g in await groups.list_groups()], n=3))
+        hint = f"; did you mean {there}?" if there else ""
+        return f"there is no group {name!r} yet: it will begin with these offsets{hint}"
     if group.state not in MAY_RESET:
         count = len(group.members)
         raise ClientError(
             f"group {name!r} is {group.state} with {count} member{'' if count == 1 else 's'}: "
             "offsets can be reset only while it has none; stop its consumers first"
         )
+    return ""
 
 
 async def _partitions(
@@ -297,11 +357,15 @@ async def _partitions(
 
 @app.command("delete")
 def delete(
-    names: list[str] = typer.Argument(..., metavar="GROUP", help="One or more groups.", show_default=False),
+    names: list[str] = GROUPS,
     if_exists: bool = typer.Option(False, "--if-exists", help="Succeed if there is no such group."),
+    yes: bool = YES,
     bootstrap: str = BOOTSTRAP,
+    as_json: bool = JSON,
 ) -> None:
     """Delete groups that have no members, and their offsets."""
+
+    confirm(f"Delete {', '.join(map(shown, names))} and all committed offsets?", yes)
 
     async def work(admin: Admin) -> None:
         groups = Groups(admin)
@@ -310,14 +374,18 @@ def delete(
                 await groups.delete(name)
             except RequestFailed as error:
                 if error.error is Err.GROUP_ID_NOT_FOUND and if_exists:
-                    print(f"there is no group {name}")
+                    done[name] = False
                     continue
                 if error.error is Err.NON_EMPTY_GROUP:
                     raise ClientError(f"group {name!r} has members; stop its consumers first") from None
                 raise
-            print(f"deleted {name}")
+            done[name] = True
 
-    with_admin(bootstrap, work)
+    done: dict[str, bool] = {}
+    try:
+        with_admin(bootstrap, work)
+    finally:
+        print_deleted("group", done, as_json)
 
 
 def _now_ms() -> int:

@@ -14,6 +14,7 @@ from headrace.client.groups import Committed, TopicPartition
 DURATION = re.compile(
     r"P(?:(?P<days>\d+)D)?(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )
+SHORT_DURATION = re.compile(r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+(?:\.\d+)?)s)?")
 
 
 class Way(NamedTuple):
@@ -58,10 +59,10 @@ def parse_datetime(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """ISO 8601 as Java reads it: P1D, PT2H30M. Milliseconds."""
-    match = DURATION.fullmatch(text.strip().upper())
+    """2h, 1d12h, 90s, or ISO 8601 as Java reads it: P1D, PT2H30M. Milliseconds."""
+    match = SHORT_DURATION.fullmatch(text.strip().lower()) or DURATION.fullmatch(text.strip().upper())
     if match is None or not any(match.groups()):
-        raise ClientError(f"--by-duration {text}: write PnDTnHnMnS, such as P1D for a day or PT30M for half an hour")
+        raise ClientError(f"--by-duration {text}: write 30m, 2h or 1d12h, or as Kafka's tools have it PT30M, PT2H or P1DT12H")
     parts = {name: float(value) for name, value in match.groupdict().items() if value}
     try:
         return int(timedelta(**parts).total_seconds() * 1000)

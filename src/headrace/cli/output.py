@@ -4,12 +4,13 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from headrace.cli.plain_help import CommandGroup
 from headrace.client.address import DEFAULT_BOOTSTRAP
 from headrace.client.admin import Admin
 from headrace.client.errors import BrokerUnreachable, ClientError
@@ -33,6 +34,7 @@ BOOTSTRAP = typer.Option(
     help="Addresses of any brokers.",
 )
 JSON = typer.Option(False, "--json", help="Print JSON.")
+YES = typer.Option(False, "--yes", "-y", help="Do not ask.")
 SECURITY: ContextVar[Security] = ContextVar("SECURITY", default=PLAINTEXT)
 """How the running command connects, by its --command-config."""
 
@@ -40,7 +42,7 @@ SECURITY: ContextVar[Security] = ContextVar("SECURITY", default=PLAINTEXT)
 def command_group(text: str, **options: Any) -> typer.Typer:
     """A group of commands. Help and errors are plain lines: boxes cut off long options on a narrow terminal and hide
     in a log what went wrong."""
-    return typer.Typer(help=text, rich_markup_mode=None, **options)
+    return CommandGroup(help=text, rich_markup_mode=None, **options)
 
 
 def with_admin(bootstrap: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
@@ -106,6 +108,21 @@ def can_show(text: str) -> bool:
 def shown(text: str) -> str:
     """A name as it may be shown: clients choose some, and they may hold what moves a terminal's cursor."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask a person at a terminal before something is gone for good; a script is not asked."""
+    if not yes and sys.stdin.isatty() and sys.stdout.isatty() and not typer.confirm(question):
+        raise typer.Exit(1)
+
+
+def print_deleted(kind: str, done: Mapping[str, bool], as_json: bool) -> None:
+    """Which of them were there and are gone."""
+    if as_json:
+        print_json([{kind: name, "deleted": deleted} for name, deleted in done.items()])
+        return
+    for name, deleted in done.items():
+        print(f"deleted {name}" if deleted else f"there is no {kind} {name}")
 
 
 def print_json(value: object) -> None:

@@ -6,20 +6,27 @@ from typing import Any
 
 import typer
 
+from headrace.cli.completion import topic_names
 from headrace.cli.dump.report import counted
 from headrace.cli.output import (
     BOOTSTRAP,
     JSON,
+    YES,
     command_group,
+    confirm,
     pairs,
+    print_deleted,
     print_json,
     print_table,
+    shown,
     size_text,
     with_admin,
 )
+from headrace.cli.watch import watched
 from headrace.client.admin import EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource, ReplicaSize, Resource
 from headrace.client.cluster import Topic
 from headrace.client.errors import ClientError, RequestFailed
+from headrace.client.operations import Operations
 from headrace.config.topic import suggestion
 from headrace.errors import Err
 from headrace.storage.checkpoints import encode_uuid
@@ -27,12 +34,13 @@ from headrace.storage.checkpoints import encode_uuid
 app = command_group("Create, list, describe, delete and alter topics.", no_args_is_help=True)
 
 INT16_MAX, INT32_MAX = 2**15 - 1, 2**31 - 1
-NAMES = typer.Argument(..., metavar="TOPIC", help="One or more topics.", show_default=False)
+NAMES = typer.Argument(..., metavar="TOPIC", help="One or more topics.", show_default=False, autocompletion=topic_names)
+NEW_NAMES = typer.Argument(..., metavar="TOPIC", help="One or more topics.", show_default=False)
 
 
 @app.command("create")
 def create(
-    names: list[str] = NAMES,
+    names: list[str] = NEW_NAMES,
     partitions: int = typer.Option(
         -1, "--partitions", "-p", metavar="N", max=INT32_MAX, help="Number of partitions; -1: the broker's default.", show_default=False
     ),
@@ -85,21 +93,56 @@ def create(
 
 
 @app.command("list")
+@watched
 def list_(
     internal: bool = typer.Option(False, "--internal", help="Show internal topics too."),
+    brief: bool = typer.Option(False, "--brief", help="Do not ask how large each is."),
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
-    """List topics."""
-    topics = with_admin(bootstrap, lambda admin: admin.list_topics(include_internal=internal))
-    rows = [_summary(topic) for topic in topics]
+    """List topics with their records and size.
+
+    Both are counted once and not for each replica.
+    """
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        topics = await admin.list_topics(include_internal=internal)
+        rows = [_summary(topic) for topic in topics]
+        return rows if brief else [row | more for row, more in zip(rows, await _totals(admin, topics))]
+
+    rows = with_admin(bootstrap, work)
     if as_json:
         print_json(rows)
     elif not rows:
         print("no topics")
-    else:
+    elif brief:
         table = [(row["name"], row["partitions"], row["replication_factor"], row["problem"]) for row in rows]
         print_table(("TOPIC", "PARTITIONS", "REPLICAS", ""), table, numbers=("PARTITIONS", "REPLICAS"))
+    else:
+        full = [
+            (row["name"], row["partitions"], row["replication_factor"], _or_unknown(row["records"]),
+             size_text(-1 if row["size_bytes"] is None else row["size_bytes"]), row["problem"])
+            for row in rows
+        ]  # fmt: skip
+        numbers = ("PARTITIONS", "REPLICAS", "RECORDS", "SIZE")
+        print_table(("TOPIC", "PARTITIONS", "REPLICAS", "RECORDS", "SIZE", ""), full, numbers=numbers)
+
+
+async def _totals(admin: Admin, topics: list[Topic]) -> list[dict[str, int | None]]:
+    """Records (offsets, where a topic is compacted) and bytes of each topic; None where a partition's leader does not tell."""
+    led = [(topic.name, p.index) for topic in topics for p in topic.partitions.values() if p.leader >= 0]
+    leaders = sorted({p.leader for topic in topics for p in topic.partitions.values() if p.leader >= 0})
+    starts, ends, sizes = await asyncio.gather(
+        admin.offsets_of(led, EARLIEST), admin.offsets_of(led, LATEST), Operations(admin).replica_bytes(leaders)
+    )
+    rows: list[dict[str, int | None]] = []
+    for topic in topics:
+        places = [(topic.name, p.index) for p in topic.partitions.values()]
+        kept = [(p.leader, topic.name, p.index) for p in topic.partitions.values()]
+        known = all(at in starts and at in ends for at in places)
+        records = sum(ends[at] - starts[at] for at in places) if known else None
+        rows.append({"records": records, "size_bytes": sum(sizes[at] for at in kept) if all(at in sizes for at in kept) else None})
+    return rows
 
 
 def _summary(topic: Topic) -> dict[str, Any]:
@@ -118,6 +161,7 @@ def _summary(topic: Topic) -> dict[str, Any]:
 
 
 @app.command("describe")
+@watched
 def describe(names: list[str] = NAMES, bootstrap: str = BOOTSTRAP, as_json: bool = JSON) -> None:
     """Show partitions, replicas, offsets, sizes and changed options."""
 
@@ -232,9 +276,12 @@ def _or_unknown(number: int | None) -> str:
 def delete(
     names: list[str] = NAMES,
     if_exists: bool = typer.Option(False, "--if-exists", help="Succeed if there is no such topic."),
+    yes: bool = YES,
     bootstrap: str = BOOTSTRAP,
+    as_json: bool = JSON,
 ) -> None:
     """Delete topics and all their records."""
+    confirm(f"Delete {', '.join(map(shown, names))} and all records?", yes)
 
     async def work(admin: Admin) -> None:
         for name in names:
@@ -243,16 +290,20 @@ def delete(
             except RequestFailed as error:
                 if not (if_exists and error.error is Err.UNKNOWN_TOPIC_OR_PARTITION):
                     raise
-                print(f"there is no topic {name}")
+                done[name] = False
             else:
-                print(f"deleted {name}")
+                done[name] = True
 
-    with_admin(bootstrap, work)
+    done: dict[str, bool] = {}
+    try:
+        with_admin(bootstrap, work)
+    finally:
+        print_deleted("topic", done, as_json)
 
 
 @app.command("alter")
 def alter(
-    name: str = typer.Argument(..., metavar="TOPIC", help="The topic's name.", show_default=False),
+    name: str = typer.Argument(..., metavar="TOPIC", help="The topic's name.", show_default=False, autocompletion=topic_names),
     partitions: int | None = typer.Option(None, "--partitions", "-p", metavar="N", min=1, max=INT32_MAX, help="New number of partitions; it can only grow."),
     settings: list[str] = typer.Option([], "--set", metavar="NAME=VALUE", help="Set a topic option."),
     unset: list[str] = typer.Option([], "--unset", metavar="NAME", help="Give a topic option its default back."),

@@ -1,0 +1,39 @@
+"""Help in one style: what a word means, and not the type or the bounds that Python gives it."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+_TYPE = re.compile(r" <[^>]*>$")
+_BOUNDS = re.compile(r"; -?[\d.]*(?:<=?)?x(?:[<>]=?-?[\d.]+)?(?=[;\]])|(?<=\[)-?[\d.]*(?:<=?)?x(?:[<>]=?-?[\d.]+)?; |\s*\[-?[\d.]*(?:<=?)?x(?:[<>]=?-?[\d.]+)?\]")
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help names arguments by their metavar alone. A value out of bounds is still refused with them."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                rows[kind].append((_TYPE.sub("", record[0]), without_bounds(record[1])))
+        for heading, records in rows.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+def without_bounds(text: str) -> str:
+    """`How many.  [default: 3; 1<=x<=9]` -> `How many.  [default: 3]`."""
+    return _BOUNDS.sub("", text)
+
+
+class CommandGroup(typer.Typer):
+    """A group of commands with such help."""
+
+    def command(self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **options: Any) -> Callable[[Any], Any]:
+        return super().command(name, cls=cls or PlainCommand, **options)
