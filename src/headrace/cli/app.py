@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,6 +40,33 @@ def up(context: typer.Context) -> None:
     from headrace.cli.up import main
 
     raise typer.Exit(main(context.args))
+
+
+DATA = Annotated[Path, typer.Option("--data", metavar="DIR", help="The data folder that `up --detach` was given.")]
+
+
+@app.command("down")
+def down(
+    data: DATA = Path("headrace-data"),
+    now: Annotated[bool, typer.Option("--now", help="Kill it: nothing acknowledged is lost, the next start takes longer.")] = False,
+) -> None:
+    """Stop what `up --detach` has started."""
+    from headrace.cli.detached import stop
+
+    if not stop(data, now=now, say=print):
+        raise ClientError(f"nothing that was started with --detach runs in {data}; choose another folder with --data")
+
+
+@app.command("logs")
+def logs(
+    data: DATA = Path("headrace-data"),
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=0, help="How many lines to begin with.")] = 40,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+) -> None:
+    """Show what a detached broker or cluster says."""
+    from headrace.cli.detached import show_log
+
+    show_log(data, lines, follow, lambda text: print(text, end="", flush=True))
 
 
 app.add_typer(topic.app, name="topic")
@@ -109,8 +137,6 @@ def demo(
         from headrace.cli.proof import prove
 
         raise typer.Exit(prove(records, keep))
-    from pathlib import Path
-
     from headrace.cli.demo import demo as run_demo
     from headrace.cli.demo import duration_s
     from headrace.demo.run import Options

@@ -36,8 +36,8 @@ for other machines, which know this one by a name:
   headrace up --host 0.0.0.0 --set advertised.listeners=PLAINTEXT://b.lan:9092
 with a file of Kafka's:
   headrace up --config server.properties --set log.retention.hours=24
-a cluster on this machine, ports 9092 to 9094:
-  headrace up --brokers 3
+a cluster on this machine, ports 9092 to 9094, in the background:
+  headrace up --brokers 3 --detach
 one node of three machines, whose folder `headrace format` has made:
   headrace up --node-id 2 --voters 1@a:9093,2@b:9093,3@c:9093
 """
@@ -66,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     add("--set", metavar="NAME=VALUE", action="append", default=[], dest="settings", help="one option, Kafka's name; may be repeated")
     add("--node-id", metavar="N", type=int, help="id of this node in its cluster [1]")
     add("--metrics-port", metavar="N", type=port_number, help="serve Prometheus metrics on this port, 0 for any free one [none]")
+    add("--detach", action="store_true", help="go on in the background once clients can connect; `headrace down` stops it")
     add("-v", "--verbose", action="store_true", help="log details")
     add_cluster_options(found)
     return found
@@ -89,6 +90,8 @@ def main(words: Sequence[str]) -> int:
     arguments = parser().parse_args(words)
     if arguments.data == "":
         return refuse("--data is empty: name a folder")
+    if arguments.detach:
+        return detach(arguments, words)
     if arguments.brokers is not None:
         return run_cluster(arguments)
     if arguments.racks is not None:
@@ -113,6 +116,21 @@ def main(words: Sequence[str]) -> int:
         # Before the broker has taken over the signals there is nothing to stop in order.
         return 130
     return 0
+
+
+def detach(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    """Start the same once more, in the background."""
+    from pathlib import Path
+
+    from headrace.cli.detached import start
+
+    try:
+        folder = arguments.data or DATA if arguments.brokers is not None else load_config(arguments, os.environ).log_dirs[0]
+        return start([word for word in words if word != "--detach"], Path(folder))
+    except ConfigError as error:
+        return refuse(str(error))
+    except OSError as error:
+        return refuse(f"cannot use {error.filename}: {error.strerror}; choose another folder with --data")
 
 
 def refuse(message: str) -> int:

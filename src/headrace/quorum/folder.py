@@ -130,7 +130,8 @@ def _check_empty(disk: Disk, path: str) -> None:
             if not inside:
                 continue
         raise DamagedMetadata(
-            f"{path} holds {name} but no {META_PROPERTIES}: it is no folder of this node, or a damaged one"
+            f"{path} holds {name} but no {META_PROPERTIES}: it is no folder of this node, or a damaged one; "
+            f"choose another with --data or log.dirs, or restore its {META_PROPERTIES}"
         )
 
 

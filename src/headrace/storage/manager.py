@@ -554,6 +554,9 @@ class LogManager:
                 log.abandon()
         for log_dir in self.dirs:
             if log_dir.lock is not None:
+                with suppress(OSError):
+                    if not self.disk.exists(f"{log_dir.path}/{META_PROPERTIES}"):
+                        self.disk.remove(f"{log_dir.path}/{LOCK}")  # refused: it is somebody else's folder, or nobody's
                 self.disk.unlock(log_dir.lock)
                 log_dir.lock = None
 
