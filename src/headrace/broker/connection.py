@@ -226,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
         self.outbox.resume()
         if not self.outbox.blocked:
             self.last_active = self._clock()
-            self._go_on()
+            self.go_on()
 
     # ---- receiving
 
@@ -521,9 +521,9 @@ class Connection(asyncio.BufferedProtocol):
                 out.extend(answer)  # type: ignore[arg-type]
         if out:
             self.outbox.send(out if answers == 1 else _joined(out))
-        self._go_on()
+        self.go_on()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """What waited for answers to leave may now be handled."""
         if self.closing and not self._slots and not self.outbox.blocked:
             self.transport.close()
@@ -543,7 +543,7 @@ class Connection(asyncio.BufferedProtocol):
             self._set_paused(True)
             if self._slots:
                 self._give_way_to_fetch(self._slots[-1])
-            self._go_on()
+            self.go_on()
 
     @property
     def waiting(self) -> int:
@@ -561,7 +561,7 @@ class Connection(asyncio.BufferedProtocol):
         self.broker.metrics.protocol_errors += 1
         log.warning("closing connection from %s: %s", self.peer_host, error)
         self.closing = True
-        self._go_on()  # answers to earlier requests still leave, then it closes
+        self.go_on()  # answers to earlier requests still leave, then it closes
 
     def unreadable(self, error: Exception) -> None:
         """A request that has a place in the queue turns out not to be Kafka's protocol. Those before it are answered."""

@@ -7,11 +7,11 @@ writes what its leader sends, byte for byte, and learns from it what is committe
 
 import errno
 import logging
-from asyncio import Future
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from headrace.broker.environment import Environment as Environment
 from headrace.broker.partition_waiters import AckWaiter, Copying, FetchWaiter, Watcher
 from headrace.errors import Err, KafkaError
 from headrace.metadata.image import Partition as Assignment
@@ -19,13 +19,13 @@ from headrace.metadata.names import INTERNAL
 from headrace.records.batch import check_incoming, require_one_batch, stamp, validate
 from headrace.records.layout import LOG_OVERHEAD, TRANSACTIONAL, iter_headers
 from headrace.records.validation import Rules, prepare
-from headrace.replication.partition import Eligible, LeaderState, always_eligible
+from headrace.replication.partition import LeaderState
 from headrace.replication.throttle import is_throttled
 from headrace.storage.files import start_writeback
 from headrace.storage.log import Log
 
 if TYPE_CHECKING:
-    from headrace.broker.syncer import Syncer
+    pass
 
 logger = logging.getLogger("headrace.partition")
 
@@ -40,39 +40,6 @@ DOUBT_MS = 3_000
 """How long a batch that went to the last leader may take until it is sent again here."""
 
 
-class Environment:
-    """What all partitions of a broker share. The last group is for a cluster, and set by `Replicas`."""
-
-    __slots__ = (
-        "dir_failed", "durable_acks", "eligible", "fetchable", "lag_ms_max", "monotonic_ms", "no_room",
-        "node_id", "run_in_thread", "syncer", "validate_records", "wall_ms",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        node_id: int,
-        wall_ms: Callable[[], int],
-        syncer: "Syncer",
-        durable_acks: bool,
-        validate_records: bool,
-        fetchable: Callable[["Partition"], None],
-        dir_failed: Callable[[Log, OSError], None],
-        run_in_thread: Callable[..., "Future[None]"],
-    ) -> None:
-        self.node_id = node_id
-        self.wall_ms = wall_ms
-        self.syncer = syncer
-        self.durable_acks = durable_acks
-        self.validate_records = validate_records
-        self.fetchable = fetchable
-        self.dir_failed = dir_failed
-        self.run_in_thread = run_in_thread
-        self.monotonic_ms: Callable[[], int] = wall_ms
-        self.eligible: Eligible = always_eligible
-        self.lag_ms_max = 10_000
-        self.no_room: Callable[[Partition], None] = lambda partition: None
-
-
 class Partition:
     """A replica on this node and, while it leads, the rules it leads by."""
 
@@ -85,7 +52,6 @@ class Partition:
         "_flushes",
         "_high_watermark",
         "_log_append_time",
-        "_plain",
         "_unflushed",
         "_writeback_segment",
         "_written_back",
@@ -105,6 +71,7 @@ class Partition:
         "leader_throttled",
         "log",
         "messages_in",
+        "plain",
         "start_waiters",
         "topic",
         "topic_id",
@@ -151,12 +118,14 @@ class Partition:
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._before_max_ms = config.message_timestamp_before_max_ms
         # Nothing in the records themselves matters: the header decides and the bytes stay as they are.
-        self._plain = not (
+        self.plain = not (
             config.compact
             or config.log_append_time
             or config.compression is not None
             or self.environment.validate_records
         )
+        if not self.plain and self.topic not in INTERNAL:
+            self.environment.checks_records = True
         # Two ask for every record to be synced before it counts, whatever `durability` says: flush.messages=1, and what
         # the broker itself promised to groups and transactions, a few bytes that nobody else can tell again.
         self._durable_acks = (
@@ -250,7 +219,7 @@ class Partition:
         environment = self.environment
         now_ms = environment.wall_ms()
         append_time = NO_TIMESTAMP
-        if not self._plain or max_timestamp - now_ms > self._after_max_ms or (
+        if not self.plain or max_timestamp - now_ms > self._after_max_ms or (
             now_ms - first_timestamp > self._before_max_ms and first_timestamp != NO_TIMESTAMP
         ):  # fmt: skip
             buf, view, start, end, max_timestamp, append_time = self._prepare(buf, view, start, end, now_ms)
@@ -361,8 +330,14 @@ class Partition:
     ) -> tuple[bytearray, memoryview, int, int, int, int]:
         """The slow way: look at every record, and rewrite the batch where the topic's configuration asks for it."""
         config = self.log.config
-        rules = Rules.of(config)
-        prepared = prepare(view[start:end], rules, now_ms)
+        known = self.environment.prepared.get((self, start))
+        if known is not None and known[0] is config:
+            if isinstance(known[1], KafkaError):
+                raise known[1]
+            prepared, buf = known[1]
+            view, start, end, now_ms = memoryview(buf), 0, len(buf), prepared.max_timestamp
+        else:
+            prepared = prepare(view[start:end], Rules.of(config), now_ms)
         append_time = now_ms if config.log_append_time else NO_TIMESTAMP
         if prepared.data is None:
             self._check_segment_size(end - start)
@@ -378,7 +353,7 @@ class Partition:
             raise KafkaError(Err.KAFKA_STORAGE_ERROR, NO_ROOM)
         end = require_one_batch(buf, start, end)
         self._check_message_size(end - start)
-        if self._plain:
+        if self.plain:
             validate(buf, view, start, end, self._log_append_time)
             self._check_segment_size(end - start)
 

@@ -25,6 +25,7 @@ from headrace.broker.frame_memory import FrameMemory
 from headrace.broker.handlers.fetch import FetchHandler
 from headrace.broker.handlers.metadata import TopicEntries
 from headrace.broker.handlers.produce import ProduceHandler
+from headrace.broker.handlers.record_checks import RecordChecks
 from headrace.broker.handlers.registry import CONTROLLER_HANDLERS, HANDLERS
 from headrace.broker.lag import LagWatch
 from headrace.broker.limits import ConnectionLimits, MemoryBudget
@@ -251,7 +252,7 @@ class Broker:
 
     def _make_listeners(self) -> None:
         if self.config.is_broker:
-            hot: dict[int, HotHandler] = {ApiKey.PRODUCE: ProduceHandler(self), ApiKey.FETCH: FetchHandler(self)}
+            hot: dict[int, HotHandler] = {ApiKey.PRODUCE: RecordChecks(self, ProduceHandler(self)), ApiKey.FETCH: FetchHandler(self)}
             router = Router(self, hot, HANDLERS)
             self.listeners = [Listener(self, endpoint, router) for endpoint in self.config.broker_listeners]
         if self.config.is_controller:

@@ -57,7 +57,7 @@ class ProduceShortcut:
         # Looked up each time: a topic that is gone may have a successor of the same name.
         partitions = self._hosted.get(self._topic)
         partition = partitions.get(index) if partitions is not None else None
-        if partition is None:
+        if partition is None or not partition.plain:
             return None
         try:
             base_offset, append_time, end_offset = partition.append(buf, connection.view, start, stop, self._needs_commit)
