@@ -125,7 +125,7 @@ class Cleaner:
             self._broker.dir_failed(log, error)
         if log.abandoned:
             return False  # gone meanwhile, with all that was pinned
-        self._broker.maintenance.remove_later(swap.finish(), log.config.file_delete_delay_ms)
+        self._broker.maintenance.remove_later(log, swap.finish(), log.config.file_delete_delay_ms)
         return True
 
     def has_cleaned(self, partition: Partition) -> bool:

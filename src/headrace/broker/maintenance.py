@@ -117,7 +117,7 @@ class Maintenance:
             if doomed:
                 logger.info("%s: deleted %d files, %s", partition, len(doomed), reason)
                 # Whoever reads them has them open; on a full disk nobody waits for those who might come.
-                self.remove_later(doomed, 0 if partition.full else partition.log.config.file_delete_delay_ms)
+                self.remove_later(partition.log, doomed, 0 if partition.full else partition.log.config.file_delete_delay_ms)
 
     async def _check_indexes(self, log: Log) -> None:
         """Retention reads from every segment's index. One that is damaged is built again without stopping the loop."""
@@ -140,17 +140,14 @@ class Maintenance:
         if not self._stopped and "retention" in self._timers:
             self._broker.spawn(self._retention())
 
-    def remove_later(self, paths: list[str], delay_ms: int) -> None:
-        """Remove files once nobody reads them any more."""
+    def remove_later(self, log: Log, paths: list[str], delay_ms: int) -> None:
+        """Remove files of a log once nobody reads them any more."""
 
         def remove() -> None:
-            for path in paths:
-                try:
-                    self._runtime.disk.remove(path)
-                except FileNotFoundError:
-                    pass
-                except OSError as error:
-                    logger.warning("cannot remove %s: %s", path, error)
+            try:
+                log.forget_deleted(paths)
+            except OSError as error:
+                logger.warning("cannot remove files of %s: %s", log.path, error)
 
         self._runtime.loop.call_later(delay_ms / 1000, lambda: self._runtime.run_in_thread(remove))
 

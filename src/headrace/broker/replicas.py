@@ -38,6 +38,11 @@ VANISHED = (
     "%s is gone, and so are the checkpoints that would tell what it had: it is offline until another replica leads it. Restore"
     " them; or, to begin it anew, take its lines out of %s and %s while this node is stopped"
 )
+LOST_END = (
+    "%s: offsets %d to %d are lost, and no other replica has them. Reading them is an error, and new records come behind them. Stop"
+    " this node and restore the files in %s from a backup; or give them up: delete records up to %d (DeleteRecords)"
+)
+CUT_OFF = "%s ends at %d, below its high watermark %d: with durability=replicated a power cut may take what was committed"
 FULL_DISK_SECONDS = 1.0
 """How long after a replica could not be created for want of room that is tried again."""
 ASSIGN_AGAIN_SECONDS = 1.0
@@ -221,6 +226,8 @@ class Replicas:
         if delta.brokers:
             self.fetchers.brokers_changed(list(delta.brokers))
             self.isr.brokers_changed(delta.brokers)
+            for partition in [found for found in self if found.log.holes]:
+                self._damaged(partition)  # one that can lead instead may be back
         then(delta, image)
 
     def close(self) -> None:
@@ -299,11 +306,26 @@ class Replicas:
             partition.become_follower(NO_LEADER, assigned.leader_epoch)
             self._give_up(partition)
         else:
-            if partition.incomplete:
-                logger.critical("%s: committed records are lost here, and no other replica has them", partition)
-                self._broker.metrics.replicas_lost += 1
-                partition.incomplete = False
+            if partition.incomplete and not self._lead_on(partition):
+                return
             partition.become_leader(assigned)
+
+    def _lead_on(self, partition: Partition) -> bool:
+        """The only replica has lost its end: it goes on behind it. False where the disk fails."""
+        log = partition.log
+        vouched_end = self._vouched_end(partition)
+        if log.end_offset < vouched_end:
+            logger.critical(LOST_END, partition, log.end_offset, vouched_end - 1, log.path, vouched_end)
+            try:
+                log.leave_end(vouched_end, self._broker.runtime.clock.wall_ms())
+            except OSError as error:
+                self._broker.dir_failed(log, error)
+                return False
+        else:
+            logger.critical("%s: committed records are lost here, and no other replica has them", partition)
+        self._broker.metrics.replicas_lost += 1
+        partition.incomplete = False
+        return True
 
     def _is_unfit(self, partition: Partition, assigned: Assignment) -> bool:
         """Whether a replica lacks records that it once had, and another one should lead."""
@@ -312,7 +334,7 @@ class Replicas:
         if not partition.log.holes:
             return False
         # Older controllers cannot be told, and would leave it without a leader.
-        others = [replica for replica in assigned.isr if replica != self._environment.node_id and self._eligible(replica, -1)]
+        others = [replica for replica in (*assigned.isr, *assigned.elr) if replica != self._environment.node_id and self._eligible(replica, -1)]
         return bool(others) and self._broker.image.metadata_version >= DIRECTORIES_LEVEL
 
     def is_counted_on(self, partition: Partition) -> bool:
@@ -386,7 +408,9 @@ class Replicas:
                 partition = Partition(change.topic_name, change.topic_id, change.partition, log, self._environment)
                 saved = self._saved_watermark(partition)
                 partition.restore(saved)
-                partition.incomplete = log.end_offset == 0 if lost else log.end_offset < saved and self._environment.durable_acks
+                partition.incomplete = log.end_offset == 0 if lost else log.end_offset < self._vouched_end(partition)
+                if log.end_offset < saved and not partition.incomplete:
+                    logger.warning(CUT_OFF, partition, log.end_offset, saved)
                 log.on_hole = partial(self._hole_found, partition)
                 partitions[change.partition] = partition
                 self._broker.repairs.consider(partition)
@@ -477,6 +501,11 @@ class Replicas:
         """The high watermark of the last run."""
         log_dir = self._broker.logs.dir_of(partition.log)
         return log_dir.high_watermarks.get((partition.topic, partition.index), partition.log.log_start_offset)
+
+    def _vouched_end(self, partition: Partition) -> int:
+        """The last run had all below it on its disk: by a sync, or since records only count with one."""
+        saved = self._saved_watermark(partition) if self._environment.durable_acks else 0
+        return max(saved, partition.log.recovery.synced_end)
 
     def _delete_topic(self, topic_id: bytes, name: str) -> None:
         partitions = self.by_id.pop(topic_id, None)

@@ -87,6 +87,7 @@ def load(
         log_start=snapshots[0].end_offset if snapshots else 0,
         now_ms=now_ms,
         topic_id=METADATA_TOPIC_ID,
+        manifest_trusted=None,  # its segments join, or it is refused
     )
     try:
         _check_range(log, folder, start)

@@ -11,6 +11,7 @@ from threading import Lock
 from headrace.storage.checkpoints import (
     HIGH_WATERMARKS,
     LOG_STARTS,
+    OWN_SEPARATOR,
     RECOVERY_POINTS,
     TopicPartition,
     encode_offsets,
@@ -51,7 +52,7 @@ class CheckpointFiles:
             del self._lines[number]
         lines = self._lines[self._number] = frozenset().union(recovery_points, log_starts, high_watermarks)
         files = [
-            (f"{self._folder}/{name}", encode_offsets(offsets))
+            (f"{self._folder}/{name}", encode_offsets(offsets, OWN_SEPARATOR))
             for name, offsets in (
                 (RECOVERY_POINTS, recovery_points),
                 (LOG_STARTS, log_starts),

@@ -55,8 +55,22 @@ def decode_lines(data: bytes) -> list[str]:
 TopicPartition = tuple[str, int]
 
 
-def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    return encode_lines(f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
+def encode_offsets(offsets: Mapping[TopicPartition, int], separator: str = " ") -> bytes:
+    return encode_lines(separator.join((topic, str(at), str(offset))) for (topic, at), offset in sorted(offsets.items()))
+
+
+OWN_SEPARATOR = "\t"
+"""Kafka reads any white space and writes blanks. So a checkpoint with tabs was last written by Headrace."""
+
+
+def in_own_hand(*files: bytes) -> bool:
+    """Whether these checkpoints, of which there is at least a line, were all last written by Headrace.
+
+    Apache Kafka writes high watermarks as soon as it leads or follows anything in a dir, before it deletes, cuts or compacts
+    any of it, and recovery points when it stops. Where it has done neither, no closed segment has changed by it.
+    """
+    lines = [line for data in files for line in data.splitlines()[2:]]
+    return bool(lines) and all(OWN_SEPARATOR.encode() in line for line in lines)
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from headrace.storage.checkpoints import PARTITION_METADATA
 from headrace.storage.epochs import FILE_NAME as EPOCHS
 from headrace.storage.files import Disk, File
+from headrace.storage.manifest import Entry, Manifest, fingerprint
 from headrace.storage.pool import Handle
 from headrace.storage.segment import WALK_BYTES, Segment
 
@@ -62,6 +63,8 @@ class SegmentSync(NamedTuple):
     size: int
     rolled: bool
     paths: tuple[str, ...]
+    end_offset: int = -1
+    """Once rolled: where what it stands for ends."""
 
 
 class Folder(Protocol):
@@ -70,6 +73,7 @@ class Folder(Protocol):
     path: str
     abandoned: bool
     folder_lock: Lock
+    manifest: Manifest
 
 
 class SyncPlan:
@@ -116,6 +120,7 @@ class SyncPlan:
                 self._sync_path(path)
             if self.epochs is not None:
                 self._write_epochs(*self.epochs)
+            self._note_segments()
             for folder in self.folders:
                 self.disk.sync_dir(folder)
         except OSError as error:
@@ -123,6 +128,22 @@ class SyncPlan:
             self._leave_word()
             raise
         self.done = True
+
+    def _note_segments(self) -> None:
+        """Segments that are closed, and on the disk by now: from here on they would be missed."""
+        rolled = [part for part in self.segments if part.rolled]
+        folder = self.folder
+        if not rolled and not folder.manifest.is_dirty:
+            return
+        with folder.folder_lock:
+            if folder.abandoned:
+                return  # by name: once the log is deleted, the name may be another's
+            for part in rolled:
+                head, tail = fingerprint(part.file, part.size)
+                modified_ms = self.disk.modified_ms(part.handle.path)
+                entry = Entry(part.segment.base_offset, part.end_offset, part.size, head, tail, modified_ms)
+                folder.manifest.add(entry, self.generation)
+            folder.manifest.save(self.disk, folder.path)
 
     def _leave_word(self) -> None:
         """It need not be durable: after a power cut the disk itself says what it has."""

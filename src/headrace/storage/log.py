@@ -4,10 +4,7 @@ All calls are made on the loop. `append` and `read` are the hot path: they touch
 `recovery` builds a Log from a folder; `durability` syncs.
 """
 
-import errno
 import os.path
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from threading import Lock
 
@@ -19,21 +16,24 @@ from headrace.storage import epochs as epoch_file
 from headrace.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from headrace.storage.durability import DirtyPaths, SegmentSync, SyncPlan
 from headrace.storage.epochs import EpochCache
-from headrace.storage.files import NO_SPACE, Buffer, Disk, File
+from headrace.storage.files import Buffer, Disk, File
+from headrace.storage.holes import Hole, RecoveryReport, leave_place
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX
 from headrace.storage.indexing import INDEX_SUFFIXES
-from headrace.storage.mending import close_damaged, put_away
+from headrace.storage.joining import covered_until
+from headrace.storage.manifest import Manifest, lost_entry
+from headrace.storage.mending import close_damaged
 from headrace.storage.pool import FilePool
-from headrace.storage.reader import LogReader, Slice
-from headrace.storage.recovery import Hole, RecoveryReport, load_folder
-from headrace.storage.retention import DELETED_SUFFIX, expired_segments
-from headrace.storage.segment import CorruptSegment, Segment
-from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS, Snapshots, load_producers
+from headrace.storage.reader import Slice
+from headrace.storage.recovery import load_folder
+from headrace.storage.segment import Segment
+from headrace.storage.shrinking import ShrinkingLog
+from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS, Snapshots
 
 __all__ = ["Log", "Slice"]
 
 
-class Log(LogReader):
+class Log(ShrinkingLog):
     """See the module. `end_offset` and `durable_end` are exclusive."""
 
     def __init__(
@@ -52,8 +52,9 @@ class Log(LogReader):
         producers: ProducerStates,
         snapshots: Snapshots,
         recovery: RecoveryReport,
+        manifest: Manifest,
     ) -> None:
-        super().__init__(segments, log_start_offset, end_offset, snapshots, recovery)
+        super().__init__(segments, log_start_offset, end_offset, snapshots, recovery, manifest)
         name = os.path.basename(path)
         topic, _, partition = name.rpartition("-")
         self.topic = topic
@@ -96,12 +97,14 @@ class Log(LogReader):
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         committed: int | None = None,
         cleaned: int = 0,
+        manifest_trusted: bool | None = False,
     ) -> "Log":
         """Open or create a partition's folder. `recovery` then says what had to be done.
 
         `clean` promises that the last life closed this log; otherwise everything from the recovery point on is
         checked. Below `committed`, where known, damage is never taken for an unfinished write, and below `cleaned` no gap
-        for damage. The folder's own topic id wins; `topic_id` is written where there is none.
+        for damage. The folder's own topic id wins; `topic_id` is written where there is none. `manifest_trusted`: see
+        `recovery.load_folder`.
         """
         if pool is None:
             pool = FilePool(disk)
@@ -120,6 +123,7 @@ class Log(LogReader):
             producer_expiration_ms=producer_expiration_ms,
             committed=max(committed or 0, recovery_point) if committed is not None or recovery_point else None,
             cleaned=cleaned,
+            manifest_trusted=manifest_trusted,
         )
         log = cls(
             pool,
@@ -135,6 +139,7 @@ class Log(LogReader):
             producers=producers,
             snapshots=loaded.snapshots,
             recovery=loaded.report,
+            manifest=loaded.manifest,
         )
         if is_new or not loaded.report.clean:
             # A process killed right after it made the folder has left a name that no sync has reached.
@@ -307,6 +312,22 @@ class Log(LogReader):
             self._drop_segments([old])
         return segment
 
+    def leave_end(self, end_offset: int, now_ms: int) -> None:
+        """The log went on up to `end_offset`, and these records are gone for good: their offsets are not given again.
+
+        Readers get an error there, as for any hole, and what is written from now on comes behind it. Blocking.
+        """
+        start = self.end_offset
+        assert end_offset > start and self.failed is None
+        path = leave_place(self.disk, self.path, start)
+        # Before the next segment begins behind them: a start that finds it must know why.
+        self.manifest.add(lost_entry(start, end_offset))
+        self.manifest.save(self.disk, self.path)
+        self.holes.append(Hole(start, end_offset, path))
+        self._roll(end_offset, now_ms)
+        self.end_offset = end_offset
+        self.flush()
+
     def _write_snapshot(self, offset: int) -> None:
         path = self.snapshots.write(self.producers, offset)
         if path is not None:
@@ -325,14 +346,23 @@ class Log(LogReader):
         if self.epochs.dirty:
             epochs = (f"{self.path}/{epoch_file.FILE_NAME}", self.epochs.encode())
             self.epochs.dirty = False
-        elif self.durable_end == self.end_offset and not self._dirty_folders and not self._dirty_files:
+        elif (
+            self.durable_end == self.end_offset
+            and not self._dirty_folders
+            and not self._dirty_files
+            and not self.manifest.is_dirty
+        ):
             return None
         parts = []
         active = self.active
         for segment in self._unsynced_segments():
             rolled = segment is not active
-            paths = tuple(segment.path(suffix) for suffix in INDEX_SUFFIXES) if rolled else ()
-            parts.append(SegmentSync(segment, segment.handle, segment.handle.pin(), segment.size, rolled, paths))
+            paths: tuple[str, ...] = ()
+            end_offset = -1
+            if rolled:
+                paths = tuple(segment.path(suffix) for suffix in INDEX_SUFFIXES)
+                end_offset = covered_until(segment, self.segments[self.segments.index(segment) + 1], self.holes)
+            parts.append(SegmentSync(segment, segment.handle, segment.handle.pin(), segment.size, rolled, paths, end_offset))
         return SyncPlan(
             self.disk,
             self.end_offset,
@@ -387,166 +417,8 @@ class Log(LogReader):
         # Whole segments only: recovery checks a segment from its first byte, and rebuilds its indexes.
         self.recovery_point = max(self.recovery_point, min(self.durable_end, self._bases[self._first_unsynced()]))
 
-    # -- shrinking
-
-    def truncate_to(self, offset: int) -> None:
-        """Drop everything from `offset` on, and the whole batch it falls into. Never called below the HW.
-
-        The recovery point on disk may now be too high: the caller has it checkpointed before it appends again,
-        which is what `LogManager.truncate_to` does.
-        """
-        if offset >= self.end_offset:
-            # One that led without writing anything has noted an epoch here that nobody else has heard of.
-            self.epochs.truncate_from_end(offset)
-            return
-        if offset < self._bases[0]:
-            self.truncate_fully(offset)
-            return
-        self._shrinking()
-        at = bisect_right(self._bases, offset)
-        self._drop_from_end(self.segments[at:])
-        active = self.segments[-1]
-        active.synced = False
-        try:
-            self.aborted_of(active)
-            offset = active.truncate(offset)
-        except CorruptSegment as damage:
-            # Nobody knows where to cut. That is this log's trouble, and not its disk's.
-            self.failed = OSError(errno.EINVAL, str(damage), active.handle.path)
-            raise self.failed from damage
-        active.configure(self.config)
-        self._shrunk(active, offset)
-        self._forget_holes([hole for hole in self.holes if hole.end_offset > offset])
-
-    def truncate_fully(self, new_start: int) -> None:
-        """Drop everything and go on at `new_start`: nothing here was of use to anybody."""
-        self._shrinking()
-        self._drop_from_end(list(self.segments))
-        active = Segment.create(self.pool, self.path, new_start, self.config, self.active.created_ms)
-        self.segments.append(active)
-        self._bases.append(new_start)
-        self.epochs.clear()
-        self._forget_holes(list(self.holes))
-        self.log_start_offset = new_start
-        self._shrunk(active, new_start)
-
-    def _forget_holes(self, holes: list[Hole]) -> None:
-        """What was set aside there is no longer part of the log: deleted, or about to be written anew."""
-        for hole in holes:
-            self.forget_hole(hole)
-
-    def forget_hole(self, hole: Hole) -> None:
-        put_away(self.disk, hole.path)
-        self.holes.remove(hole)
-        self._dirty_folders.add(self.path)
-
     def _close_damaged(self, segment: Segment) -> None:
         close_damaged(self, segment)
-
-    def _shrinking(self) -> None:
-        if self.failed is not None:
-            raise self.failed
-        self._generation += 1
-
-    def _shrunk(self, active: Segment, end_offset: int) -> None:
-        self.active = active
-        self.end_offset = end_offset
-        self.durable_end = min(self.durable_end, end_offset)
-        self.recovery_point = min(self.recovery_point, end_offset)
-        self.log_start_offset = min(self.log_start_offset, end_offset)
-        self._opened_clean_at = -1
-        self._bound_segment = None
-        self._dirty_folders.add(self.path)
-        self.epochs.truncate_from_end(end_offset)
-        self.snapshots.remove_outside(self._bases[0], end_offset)
-        if len(self.producers):
-            load_producers(self.producers, self.snapshots, self.segments, end_offset, 0)
-
-    def advance_log_start(self, offset: int) -> bool:
-        """DeleteRecords, or retention: readers no longer see what lies below. Files go when retention runs."""
-        if offset <= self.log_start_offset:
-            return False
-        if offset > self.end_offset:
-            raise KafkaError(Err.OFFSET_OUT_OF_RANGE, f"{offset} is above the end {self.end_offset}")
-        self.log_start_offset = offset
-        self.epochs.truncate_from_start(offset)
-        self.producers.advance_log_start(offset)
-        self._forget_holes([hole for hole in self.holes if hole.end_offset <= offset])
-        return True
-
-    def delete_segments(self, count: int, now_ms: int) -> list[str]:
-        """Take the oldest segments out of the log; returns renamed files to remove after `file.delete.delay.ms`."""
-        if count >= len(self.segments):
-            try:
-                self.roll(now_ms)
-            except OSError as error:
-                if error.errno not in NO_SPACE or self.failed is not None:
-                    raise
-                # The disk is full: the older ones can go without a new one, and make room for it.
-            count = len(self.segments) - 1
-        gone = self.segments[:count]
-        if not gone:
-            return []
-        self.advance_log_start(self._bases[count])
-        del self.segments[:count]
-        del self._bases[:count]
-        self._bound_segment = None
-        self._dirty_folders.add(self.path)
-        removed = []
-        for segment in gone:
-            segment.close()
-            paths = segment.paths()
-            if segment.base_offset in self.snapshots.offsets:
-                self.snapshots.offsets.remove(segment.base_offset)
-                paths.append(self.snapshots.path(segment.base_offset))
-            for path in paths:
-                self.disk.rename(path, path + DELETED_SUFFIX)
-                removed.append(path + DELETED_SUFFIX)
-        return removed
-
-    def apply_retention(self, high_watermark: int, now_ms: int) -> tuple[list[str], str]:
-        """(files to remove later, why)."""
-        expired = expired_segments(
-            self.facts(),
-            self.config,
-            log_start_offset=self.log_start_offset,
-            high_watermark=high_watermark,
-            now_ms=now_ms,
-        )
-        return (self.delete_segments(expired.segments, now_ms), expired.reason) if expired.segments else ([], "")
-
-    def replace_segments(self, old: Sequence[Segment], base_offset: int, size: int) -> None:
-        """Read a compacted segment, already under its name on disk, in the place of those it was made from."""
-        at = self.segments.index(old[0])
-        assert self.segments[at : at + len(old)] == list(old) and self.active not in old
-        segment = Segment(self.pool, self.path, base_offset, size, old[-1].created_ms)
-        segment.index_interval_bytes = self.config.index_interval_bytes
-        segment.synced = True
-        segment.synced_size = size
-        self.segments[at : at + len(old)] = [segment]
-        self._bases[at : at + len(old)] = [base_offset]
-        self._bound_segment = None
-        for gone in old:
-            gone.close()
-
-    def _drop_from_end(self, segments: Sequence[Segment]) -> None:
-        """The newest first, each for good before the next: one that a power cut brings back must not have a gap before it,
-        which a compacted log would take for records cleaned away."""
-        for segment in reversed(segments):
-            self._drop_segments([segment])
-            self.disk.sync_dir(self.path)
-
-    def _drop_segments(self, segments: Iterable[Segment]) -> None:
-        """Take segments out of the log and remove their files at once."""
-        for segment in segments:
-            at = self.segments.index(segment)
-            del self.segments[at]
-            del self._bases[at]
-            segment.close()
-            for path in segment.paths():
-                self.disk.remove(path)
-        self._dirty_folders.add(self.path)
-        self._bound_segment = None
 
     # -- folder
 

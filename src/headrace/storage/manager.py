@@ -7,14 +7,13 @@ import errno
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from random import SystemRandom
-from typing import NamedTuple
 
 from headrace.config import LogConfig
 from headrace.replication.producers import ProducerStates
-from headrace.storage.checkpointing import CheckpointFiles, DirCheckpoint
+from headrace.storage.checking import OldFormat
+from headrace.storage.checkpointing import CheckpointFiles
 from headrace.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
@@ -31,14 +30,17 @@ from headrace.storage.checkpoints import (
     decode_offsets,
     encode_clean_shutdown,
     encode_uuid,
+    in_own_hand,
     new_uuid,
 )
 from headrace.storage.files import Disk, make_durable_dirs
 from headrace.storage.log import Log
+from headrace.storage.log_dir import CheckpointPlan, LogDir, LogDirError, ToLoad, unknown
 from headrace.storage.pool import OPEN_FILES_DEFAULT, FilePool
-from headrace.storage.recovery import OldFormat
 from headrace.storage.segment import CorruptSegment
 from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS
+
+__all__ = ["LogDir", "LogDirError", "LogManager"]
 
 METADATA_FOLDER = "__cluster_metadata-0"
 NOT_LOGS = frozenset({METADATA_FOLDER, "remote-log-index-cache"})
@@ -47,68 +49,6 @@ CLOSE_TOGETHER = 256
 _PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]*)")
 _MOVED_FOLDER = re.compile(r"\S+-[0-9]+\.\S+-(delete|future|stray)")
 _system_uuid = partial(new_uuid, SystemRandom())
-
-
-class LogDirError(Exception):
-    """The broker cannot start on its log dirs; the message is one line that says what to do."""
-
-
-@dataclass(slots=True, eq=False)
-class LogDir:
-    """One of `log.dirs`."""
-
-    path: str
-    directory_id: bytes = bytes(16)
-    lock: object | None = None
-    clean: bool = False
-    """The last life ended in order, as its marker said."""
-    forgetful: bool = False
-    """No checkpoints, although a broker writes them before it leads anything: a new dir, or one that has lost files."""
-    broker_epoch: int = -1
-    """Of the last life, if it ended in order, or had everything on disk before it counted: a controller that knows it by
-    this epoch then knows that nothing was lost."""
-    failed: Exception | None = None
-    logs: set[Log] = field(default_factory=set)
-    high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
-    """As checkpointed by the last life."""
-    cleaned: dict[TopicPartition, int] = field(default_factory=dict)
-    """How far the last life had compacted each log: only what is committed is."""
-    checkpointed: "dict[TopicPartition, _ToLoad]" = field(default_factory=dict)
-    """Every log that the last life has left a line about."""
-    unopened: "dict[TopicPartition, _ToLoad]" = field(default_factory=dict)
-    """Logs that could not be opened: what is checkpointed of them stays, for the start that can."""
-    checkpoints: CheckpointFiles = field(init=False)
-
-
-@dataclass(slots=True)
-class CheckpointPlan:
-    """Checkpoint files as they should be now. Taken on the loop, run in a thread."""
-
-    dirs: list[DirCheckpoint]
-
-    def run(self) -> None:
-        for log_dir in self.dirs:
-            log_dir.run()
-
-
-class _ToLoad(NamedTuple):
-    log_dir: LogDir
-    partition: TopicPartition
-    folder: str
-    recovery_point: int
-    log_start: int
-    is_known: bool = True
-    """Whether a checkpoint tells how far the log went; else it may have had records, and nothing is left to say so."""
-
-    @property
-    def vouched_end(self) -> int:
-        """The last life had everything below it on its disk, or knew it to be committed."""
-        return max(self.recovery_point, self.log_dir.high_watermarks.get(self.partition, 0))
-
-
-def _unknown(item: _ToLoad) -> _ToLoad:
-    """One record at least, for all that anybody can tell: so the next start, which finds a checkpoint, knows it still."""
-    return item._replace(recovery_point=item.log_start + 1, is_known=False)
 
 
 class LogManager:
@@ -143,7 +83,7 @@ class LogManager:
         self.logs: dict[TopicPartition, Log] = {}
         self.offline: dict[TopicPartition, str] = {}
         """Partitions whose folder cannot be served, and why. Nothing is created in their place."""
-        self.missing: dict[TopicPartition, _ToLoad] = {}
+        self.missing: dict[TopicPartition, ToLoad] = {}
         """Partitions that had records, as checkpoints say, and have no file any more."""
         self.lost = False
         """Whether loading found that records are gone which the last life had on its disk."""
@@ -243,7 +183,7 @@ class LogManager:
 
     def load(self, now_ms: int) -> Iterator[tuple[int, int, str]]:
         """Open every log, yielding (done, total, what was opened) so that the caller can show progress."""
-        work: list[_ToLoad] = []
+        work: list[ToLoad] = []
         for log_dir in self.live_dirs():
             try:
                 work.extend(self._survey(log_dir))
@@ -268,9 +208,9 @@ class LogManager:
         for log_dir in self.live_dirs():
             for partition, item in log_dir.checkpointed.items():
                 if partition not in found:
-                    self.missing[partition] = item if item.vouched_end > item.log_start else _unknown(item)
+                    self.missing[partition] = item if item.vouched_end > item.log_start else unknown(item)
 
-    def _survey(self, log_dir: LogDir) -> "list[_ToLoad]":
+    def _survey(self, log_dir: LogDir) -> "list[ToLoad]":
         """What there is to load, and whether the last life ended in order. Its mark is gone from here on."""
         marker = f"{log_dir.path}/{CLEAN_SHUTDOWN}"
         log_dir.clean = self.disk.exists(marker)
@@ -285,12 +225,13 @@ class LogManager:
         log_starts = self._read_offsets(log_dir, LOG_STARTS)
         log_dir.high_watermarks = self._read_offsets(log_dir, HIGH_WATERMARKS)
         log_dir.cleaned = self._read_offsets(log_dir, CLEANER_OFFSETS)
+        log_dir.manifests_trusted = in_own_hand(*map(partial(self._read_file, log_dir), (RECOVERY_POINTS, HIGH_WATERMARKS)))
         log_dir.checkpoints.loaded(recovery_points, log_starts, log_dir.high_watermarks)
 
-        def item(partition: TopicPartition) -> _ToLoad:
+        def item(partition: TopicPartition) -> ToLoad:
             folder = f"{log_dir.path}/{partition[0]}-{partition[1]}"
             recovery_point, log_start = recovery_points.get(partition, 0), log_starts.get(partition, 0)
-            return _ToLoad(log_dir, partition, folder, recovery_point, log_start)
+            return ToLoad(log_dir, partition, folder, recovery_point, log_start)
 
         log_dir.checkpointed = {key: item(key) for key in {**recovery_points, **log_dir.high_watermarks}}
         work = []
@@ -326,6 +267,10 @@ class LogManager:
         else:
             self.notes.append(f"{folder}: not a partition of this broker, left alone")
 
+    def _read_file(self, log_dir: LogDir, name: str) -> bytes:
+        path = f"{log_dir.path}/{name}"
+        return self.disk.read_bytes(path) if self.disk.exists(path) else b""
+
     def _read_offsets(self, log_dir: LogDir, name: str) -> dict[TopicPartition, int]:
         try:
             return decode_offsets(self.disk.read_bytes(f"{log_dir.path}/{name}"))
@@ -340,12 +285,12 @@ class LogManager:
         log_dir.forgetful = log_dir.forgetful or name not in (LOG_STARTS, CLEANER_OFFSETS)
         return {}
 
-    def _load_log(self, item: "_ToLoad", now_ms: int) -> None:
+    def _load_log(self, item: "ToLoad", now_ms: int) -> None:
         partition = topic, number = item.partition
         try:
             may_have_had = item.vouched_end > item.log_start or item.log_dir.forgetful
             if may_have_had and not any(".log" in name for name in self.disk.list(item.folder)):
-                self.missing[partition] = item if item.vouched_end > item.log_start else _unknown(item)
+                self.missing[partition] = item if item.vouched_end > item.log_start else unknown(item)
                 return
             log = Log.open(
                 self.disk,
@@ -356,6 +301,7 @@ class LogManager:
                 log_start=item.log_start,
                 committed=item.log_dir.high_watermarks.get(item.partition),
                 cleaned=item.log_dir.cleaned.get(item.partition, 0),
+                manifest_trusted=item.log_dir.manifests_trusted,
                 now_ms=now_ms,
                 pool=self.pool,
                 producers=ProducerStates(verify_transactions=self.verify_transactions),
@@ -367,7 +313,8 @@ class LogManager:
             self.notes.append(f"{topic}-{number} is offline: {error}")
             return
         self.notes.extend(log.recovery.lines)
-        self.lost = self.lost or log.recovery.quarantined or log.end_offset < item.vouched_end
+        vouched_end = max(item.vouched_end, log.recovery.synced_end)
+        self.lost = self.lost or log.recovery.quarantined or log.end_offset < vouched_end
         self._add(item.log_dir, log)
 
     def _add(self, log_dir: LogDir, log: Log) -> None:
@@ -438,7 +385,7 @@ class LogManager:
             is_there = len(self.dirs) == 1 if directory_id is None else log_dir.directory_id == directory_id
             if is_there and log_dir.forgetful:
                 folder = f"{log_dir.path}/{partition[0]}-{partition[1]}"
-                self.missing[partition] = _unknown(_ToLoad(log_dir, partition, folder, 0, 0))
+                self.missing[partition] = unknown(ToLoad(log_dir, partition, folder, 0, 0))
 
     def forget_missing(self, partition: TopicPartition) -> None:
         """Nobody counts on it: it was deleted, or is copied anew."""
@@ -477,13 +424,21 @@ class LogManager:
     def truncate_to(self, offsets: Mapping[Log, int]) -> CheckpointPlan:
         """Truncate followers that diverged. Run the plan before anything is appended to them again.
 
-        A recovery point above what was rewritten would vouch for bytes that nobody has checked.
+        A recovery point above what was rewritten would vouch for bytes that nobody has checked; and after a crash what was
+        cut would be missed, if the checkpoint still spoke of it: so it is lowered before, too.
         """
+        vouched = set()
+        for log, offset in offsets.items():
+            log_dir, key = self._dir_of[log], (log.topic, log.partition)
+            if max(log.recovery_point, log_dir.high_watermarks.get(key, 0)) > offset:
+                vouched.add(log_dir)
+                log.recovery_point = min(log.recovery_point, offset)
+                if log_dir.high_watermarks.get(key, 0) > offset:
+                    log_dir.high_watermarks[key] = offset
+        if vouched:
+            self._checkpoint(vouched, None).run()
         for log, offset in offsets.items():
             log.truncate_to(offset)
-            marks, key = self._dir_of[log].high_watermarks, (log.topic, log.partition)
-            if marks.get(key, 0) > offset:
-                marks[key] = offset  # what was cut is not missed by the next start
         return self._checkpoint({self._dir_of[log] for log in offsets}, None)
 
     def fail_dir(self, log_dir: LogDir, error: Exception) -> list[Log]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from headrace.replication.producers import ProducerStates
 from headrace.storage.files import Disk
-from headrace.storage.recovery import CORRUPT_SUFFIX, CUT_SUFFIX, Hole
+from headrace.storage.holes import CORRUPT_SUFFIX, Hole
 from headrace.storage.salvage import Part
 from headrace.storage.segment import Segment, file_name
 from headrace.storage.snapshots import replay
@@ -96,17 +96,6 @@ def discard_part(disk: Disk, folder: str, base_offset: int) -> None:
         path = f"{folder}/{file_name(base_offset, suffix)}{CLEANED_SUFFIX}"
         if disk.exists(path):
             disk.remove(path)
-
-
-def put_away(disk: Disk, path: str) -> str:
-    """Rename a file that was set aside to `.cut`, under a name that is free: nothing set aside is ever overwritten."""
-    stem = path.removesuffix(CORRUPT_SUFFIX)
-    target, number = stem + CUT_SUFFIX, 0
-    while disk.exists(target):
-        number += 1
-        target = f"{stem}.{number}{CUT_SUFFIX}"
-    disk.rename(path, target)
-    return target
 
 
 def close_damaged(log: "Log", segment: Segment) -> None:

@@ -13,10 +13,11 @@ from headrace.errors import Err, KafkaError
 from headrace.replication.producers import AbortedTransaction, ProducerStates
 from headrace.storage import lookup
 from headrace.storage.files import Disk, File
+from headrace.storage.holes import CORRUPT_SUFFIX, Hole, RecoveryReport, set_segment_aside
 from headrace.storage.indexes import CorruptIndex
 from headrace.storage.lookup import TimedOffset
+from headrace.storage.manifest import Manifest
 from headrace.storage.pool import Handle
-from headrace.storage.recovery import CORRUPT_SUFFIX, Hole, RecoveryReport, set_segment_aside
 from headrace.storage.retention import SegmentFacts
 from headrace.storage.segment import NEVER, CorruptSegment, Segment
 from headrace.storage.snapshots import Snapshots, replay
@@ -87,6 +88,7 @@ class LogReader:
         end_offset: int,
         snapshots: Snapshots,
         recovery: RecoveryReport,
+        manifest: Manifest,
     ) -> None:
         self.segments = segments
         self.active = segments[-1]
@@ -94,6 +96,7 @@ class LogReader:
         self.end_offset = end_offset
         self.snapshots = snapshots
         self.recovery = recovery
+        self.manifest = manifest
         self.holes = recovery.holes
         self.on_hole: Callable[[], None] | None = None
         """Told, in whichever thread, when a damaged segment was set aside."""
@@ -187,7 +190,7 @@ class LogReader:
                 raise KafkaError(
                     Err.KAFKA_STORAGE_ERROR,
                     f"offsets {hole.start_offset} to {hole.end_offset} of {self.topic}-{self.partition} "
-                    f"were damaged and are set aside in {hole.path}",
+                    f"are damaged or missing; {hole.path} keeps their place",
                 )
 
     def _limit(self, segment: Segment, at: int, end_offset: int) -> int:
@@ -297,6 +300,7 @@ class LogReader:
         end_offset = min(edge for edge in edges if edge > segment.base_offset)
         path = set_segment_aside(self.disk, segment, CORRUPT_SUFFIX)
         self.holes.append(Hole(segment.base_offset, end_offset, path))
+        self.manifest.mark_lost(segment.base_offset)
         self.recovery.say(f"set {os.path.basename(path)} aside: {reason}")
         del self.segments[at]
         del self._bases[at]

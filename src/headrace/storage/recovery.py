@@ -5,28 +5,17 @@ says why.
 """
 
 import os.path
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from struct import Struct
-
-from crc32c import crc32c
 
 from headrace.config import LogConfig
 from headrace.errors import KafkaError
 from headrace.records.batch import check_stored
-from headrace.records.layout import (
-    CRC_FROM,
-    HEADER,
-    HEADER_BYTES,
-    LEGACY_LENGTH_MIN,
-    LENGTH_MIN,
-    LOG_OVERHEAD,
-    BatchHeader,
-    HeaderTuple,
-)
+from headrace.records.layout import HEADER_BYTES, LOG_OVERHEAD, BatchHeader
 from headrace.replication.producers import ProducerStates
 from headrace.storage import epochs as epoch_file
+from headrace.storage.checking import OldFormat, checked_batches, verify_file
 from headrace.storage.checkpoints import (
     PARTITION_METADATA,
     CorruptCheckpoint,
@@ -34,52 +23,41 @@ from headrace.storage.checkpoints import (
 )
 from headrace.storage.durability import UNSYNCED, write_again
 from headrace.storage.epochs import EpochCache
-from headrace.storage.files import NO_SPACE, Disk, File
+from headrace.storage.files import NO_SPACE, Disk
 from headrace.storage.first_read import Unchecked
+from headrace.storage.holes import (
+    CORRUPT_SUFFIX,
+    CUT_SUFFIX,
+    Hole,
+    RecoveryReport,
+    leave_place,
+    retire_place,
+    segment_bases,
+    set_segment_aside,
+)
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX
 from headrace.storage.indexing import INDEX_SUFFIXES
+from headrace.storage.joining import Roll, check_joins, end_of, note_segments, read_manifest
+from headrace.storage.manifest import MANIFEST, Manifest
 from headrace.storage.pool import FilePool
+from headrace.storage.retention import DELETED_SUFFIX
 from headrace.storage.segment import WALK_BYTES, CorruptSegment, Segment, file_name
 from headrace.storage.snapshots import Snapshots, load_producers
 from headrace.storage.swap import finish_swaps
 
-CORRUPT_SUFFIX = ".corrupt"
-"""A segment with damage that its log leaves a hole for."""
-CUT_SUFFIX = ".cut"
-"""Bytes behind the place where a log was cut: no longer part of it, kept for a person to look at."""
-OFFSET_DIGITS = 20
-_LENGTH_AND_MAGIC = Struct(">8xi4xb")
-
-
-@dataclass(slots=True)
-class Hole:
-    """Offsets that were in a segment now set aside: reading them is an error, never a silent skip."""
-
-    start_offset: int
-    end_offset: int
-    path: str
-
-
-@dataclass(slots=True)
-class RecoveryReport:
-    """What opening a log found, for people (`lines`) and for the broker (`holes`)."""
-
-    path: str
-    clean: bool
-    segments_checked: int = 0
-    bytes_checked: int = 0
-    bytes_truncated: int = 0
-    quarantined: bool = False
-    """Whether a segment was found damaged this time."""
-    lines: list[str] = field(default_factory=list)
-    holes: list[Hole] = field(default_factory=list)
-
-    def say(self, line: str) -> None:
-        self.lines.append(f"{os.path.basename(self.path)}: {line}")
-
-
-class OldFormat(Exception):
-    """A log with messages from before Kafka 0.11. Only Kafka can rewrite it; cutting it off would destroy it."""
+__all__ = [
+    "CORRUPT_SUFFIX",
+    "CUT_SUFFIX",
+    "INDEX_SUFFIXES",
+    "Hole",
+    "LoadedFolder",
+    "OldFormat",
+    "RecoveryReport",
+    "checked_batches",
+    "load_folder",
+    "set_segment_aside",
+    "verify_file",
+]
 
 
 @dataclass(slots=True)
@@ -94,6 +72,7 @@ class LoadedFolder:
     topic_id: bytes | None
     report: RecoveryReport
     snapshots: Snapshots
+    manifest: Manifest
 
 
 def load_folder(
@@ -109,12 +88,23 @@ def load_folder(
     producer_expiration_ms: int,
     committed: int | None,
     cleaned: int = 0,
+    manifest_trusted: bool | None = False,
 ) -> LoadedFolder:
-    """Bring a partition's folder into a state that may be served."""
+    """Bring a partition's folder into a state that may be served.
+
+    `manifest_trusted` says that nobody else has written to the folder since its manifest was; None: it has none.
+    """
     disk = pool.disk
     report = RecoveryReport(path, clean)
     disk.make_dirs(path)
-    names = finish_interrupted(disk, path, report)
+    names = disk.list(path)
+    deleted = segment_bases(names, ".log" + DELETED_SUFFIX)
+    manifest = read_manifest(disk, path, names, report) if manifest_trusted else None
+    if manifest is None and MANIFEST in names:
+        # First of all, and for good: once this life has written its checkpoints, they would vouch for it.
+        disk.remove(f"{path}/{MANIFEST}")
+        disk.sync_dir(path)
+    names = finish_interrupted(disk, path, names, report)
     epochs = _load_epochs(disk, path, report)
     topic_id = _load_topic_id(disk, path, report)
     segments = _load_segments(pool, path, names, now_ms, report)
@@ -127,7 +117,24 @@ def load_folder(
         committed = max(cleaned, committed or 0)
     else:
         cleaned = 0  # no more than a part of the log can be: it is said of another log that had this name
-    report.holes = _known_holes(path, names, segments)
+    report.synced_end = recovery_point
+    if manifest is not None:
+        if manifest.entries:
+            report.synced_end = max(recovery_point, manifest.end_offset)
+            committed = max(committed or 0, manifest.end_offset)
+        roll = Roll(disk, path, segments, names, manifest, config, log_start, report)
+        roll.call()
+        if segments and (last := manifest.get(segments[-1].base_offset)) is not None:
+            # The active segment is gone, or never got to the disk: nothing is appended to one that is closed.
+            segments.append(Segment.create(pool, path, last.end_offset, config, now_ms))
+        places = roll.places
+        _add_known_holes(disk, places, segments, report)
+    else:
+        places = {b: f"{path}/{file_name(b, '.log' + CORRUPT_SUFFIX)}" for b in segment_bases(names, ".log" + CORRUPT_SUFFIX)}
+        _add_known_holes(disk, places, segments, report)
+        if manifest_trusted is not None:
+            until = segments[-1].base_offset if clean and segments else recovery_point
+            check_joins(disk, path, segments, deleted, config, cleaned, until, report)
     snapshots = Snapshots(disk, path, names, producer_expiration_ms)
     unsynced = UNSYNCED in names
     clean = clean and not unsynced
@@ -139,14 +146,15 @@ def load_folder(
         _Recovery(pool, path, config, segments, epochs, report, producers, snapshots, committed, cleaned).run(
             recovery_point, now_ms
         )
-        end_offset = _end_offset(segments[-1]) if segments else 0
+        end_offset = end_of(segments[-1]) if segments else 0
     if unsynced:
         write_again(disk, path, segments, recovery_point)
         report.say("written to the disk again, since a sync had failed")
     if not segments:
         # Wherever it ended, never below what was committed: offsets are not given twice.
-        end_offset = max([log_start, recovery_point, committed or 0, *(hole.end_offset for hole in report.holes)])
+        end_offset = max([log_start, report.synced_end, committed or 0, *(hole.end_offset for hole in report.holes)])
         segments.append(Segment.create(pool, path, end_offset, config, now_ms))
+        _add_known_holes(disk, dict([min(places.items())]) if places else {}, segments, report)
     first = min([segments[0].base_offset, *(hole.start_offset for hole in report.holes)])
     log_start = max(log_start, first)
     report.holes = [hole for hole in report.holes if hole.end_offset > log_start]
@@ -177,15 +185,20 @@ def load_folder(
     active.bytes_since_index = active.size - (active.offsets.positions[-1] if len(active.offsets) else 0)
     active.configure(config)
     recovery_point = end_offset if clean else min(recovery_point, end_offset)
-    return LoadedFolder(segments, end_offset, log_start, recovery_point, epochs, topic_id, report, snapshots)
+    was_kept = manifest is not None
+    manifest = manifest or Manifest(segments[0].base_offset, is_kept=manifest_trusted is not None)
+    if manifest_trusted is not None:
+        note_segments(disk, manifest, segments, report)
+    if was_kept:
+        manifest.save(disk, path)  # before anything is appended to what it names; a new one can wait for the next sync
+    return LoadedFolder(segments, end_offset, log_start, recovery_point, epochs, topic_id, report, snapshots, manifest)
 
 
 # -- what interrupted work left behind
 
 
-def finish_interrupted(disk: Disk, path: str, report: RecoveryReport) -> Sequence[str]:
+def finish_interrupted(disk: Disk, path: str, names: Sequence[str], report: RecoveryReport) -> Sequence[str]:
     """Complete deletions and compaction swaps that a crash cut short; returns the names that are there then."""
-    names = disk.list(path)
     deleted = [name for name in names if name.endswith(".deleted") and not name.endswith(".checkpoint.deleted")]
     for name in deleted:
         disk.remove(f"{path}/{name}")
@@ -197,22 +210,13 @@ def finish_interrupted(disk: Disk, path: str, report: RecoveryReport) -> Sequenc
     return disk.list(path)
 
 
-def _segment_bases(names: Sequence[str], suffix: str) -> list[int]:
-    bases = []
-    for name in names:
-        stem = name.removesuffix(suffix)
-        if stem != name and len(stem) == OFFSET_DIGITS and stem.isdigit():
-            bases.append(int(stem))
-    return bases
-
-
 def _load_segments(
     pool: FilePool, path: str, names: Sequence[str], now_ms: int, report: RecoveryReport
 ) -> list[Segment]:
-    bases = _segment_bases(names, ".log")
+    bases = segment_bases(names, ".log")
     known = set(bases)
     for suffix in INDEX_SUFFIXES:
-        for base in _segment_bases(names, suffix):
+        for base in segment_bases(names, suffix):
             if base not in known:
                 # Derived from a log file that is gone, so it can say nothing.
                 pool.disk.remove(f"{path}/{file_name(base, suffix)}")
@@ -223,20 +227,20 @@ def _load_segments(
     ]
 
 
-def _known_holes(path: str, names: Sequence[str], segments: list[Segment]) -> list[Hole]:
-    """Segments set aside in an earlier life: a hole reaches up to the next segment that is there, or the next hole.
+def _add_known_holes(disk: Disk, places: Mapping[int, str], segments: list[Segment], report: RecoveryReport) -> None:
+    """What was set aside in an earlier life: a hole reaches up to the next segment that is there, or the next hole.
 
     One whose segment is in place again was mended.
     """
-    holes = []
+    known = {hole.start_offset for hole in report.holes}
     mended = {segment.base_offset for segment in segments if segment.size}
-    missing = sorted(set(_segment_bases(names, ".log" + CORRUPT_SUFFIX)) - mended)
-    for base in missing:
-        if segments and base < segments[-1].base_offset:
+    missing = sorted(set(places) - mended)
+    for base, path in sorted(places.items()):
+        if base in mended:
+            retire_place(disk, path)
+        elif base not in known and segments and base < segments[-1].base_offset:
             edges = [segment.base_offset for segment in segments] + missing
-            end_offset = min(offset for offset in edges if offset > base)
-            holes.append(Hole(base, end_offset, f"{path}/{file_name(base, '.log' + CORRUPT_SUFFIX)}"))
-    return holes
+            report.holes.append(Hole(base, min(offset for offset in edges if offset > base), path))
 
 
 def _load_epochs(disk: Disk, path: str, report: RecoveryReport) -> EpochCache:
@@ -261,103 +265,17 @@ def _load_topic_id(disk: Disk, path: str, report: RecoveryReport) -> bytes | Non
 
 
 def _end_offset_if_whole(segments: list[Segment], report: RecoveryReport) -> int | None:
-    """Where a log that was closed in order ends; None if its last segment does not end with a batch any more."""
+    """Where a log that was closed in order ends; None if its last segment is not whole any more, or another's."""
+    if not segments:
+        return 0
+    active = segments[-1]
     try:
-        return _end_offset(segments[-1]) if segments else 0
+        if active.size and active.header_at(0).base_offset < active.base_offset:
+            raise CorruptSegment(active.handle.path, 0, f"offset {active.header_at(0).base_offset} in its first batch")
+        return end_of(active)
     except CorruptSegment as damage:
         report.say(f"was closed in order, but is damaged now: {damage}")
         return None
-
-
-def _end_offset(segment: Segment) -> int:
-    last = segment.last_batch()
-    return segment.base_offset if last is None else last[1].end_offset
-
-
-# -- checking batches
-
-
-def checked_batches(
-    file: File, base_offset: int, size: int, next_offset: int
-) -> Iterator[tuple[int, HeaderTuple, memoryview]]:
-    """(position, header fields, bytes from the batch on) while batches are valid; CorruptSegment at the first that is not.
-
-    Offsets may have gaps but must grow, and must be near enough to the base for a relative offset.
-    """
-    unpack = HEADER.unpack_from
-    offset_max = base_offset + RELATIVE_OFFSET_MAX
-    position = 0
-    while position < size:
-        chunk = memoryview(file.read(min(WALK_BYTES, size - position), position))
-        at = 0
-        chunk_bytes = len(chunk)
-        while at < chunk_bytes:
-            end = at + _batch_bytes(file.path, chunk, at, position + at, size)
-            if end > chunk_bytes:
-                if at:
-                    break
-                chunk = memoryview(file.read(end, position))
-                chunk_bytes = len(chunk)
-            fields = unpack(chunk, at)
-            base, length, _, magic, crc, _, delta, _, _, _, _, _, count = fields
-            if (
-                magic != 2
-                or length < LENGTH_MIN
-                or delta < 0
-                or count < 0
-                or base < next_offset
-                or base + delta > offset_max
-                or crc32c(chunk[at + CRC_FROM : end]) != crc
-            ):
-                raise CorruptSegment(file.path, position + at, _reason(chunk, at, next_offset))
-            yield position + at, fields, chunk[at:end]
-            next_offset = base + delta + 1
-            at = end
-        position += at
-
-
-def _reason(chunk: memoryview, at: int, next_offset: int) -> str:
-    """What is wrong with a batch that was found wrong, in words."""
-    try:
-        header = check_stored(chunk, at, len(chunk))
-    except KafkaError as error:
-        return error.message or "invalid batch"
-    return f"offset {header.base_offset} where {next_offset} comes next"
-
-
-def _batch_bytes(path: str, chunk: memoryview, at: int, position: int, size: int) -> int:
-    """Whole length of the batch at `at`, which may reach beyond the chunk; CorruptSegment if beyond the file."""
-    if len(chunk) - at >= HEADER_BYTES:
-        length, magic = _LENGTH_AND_MAGIC.unpack_from(chunk, at)
-        whole: int = length + LOG_OVERHEAD
-        if magic == 2 and HEADER_BYTES <= whole <= size - position:
-            return whole
-        if magic in (0, 1) and position == 0 and length >= LEGACY_LENGTH_MIN and whole <= size:
-            raise OldFormat(f"{path} holds messages of format v{magic}, from before Kafka 0.11")
-        if whole > size - position:
-            raise CorruptSegment(path, position, f"a batch of {length} bytes where {size - position} remain")
-        return HEADER_BYTES
-    if size - position < HEADER_BYTES:
-        raise CorruptSegment(path, position, f"{size - position} bytes are too few for a batch header")
-    if at == 0:
-        raise CorruptSegment(path, position, "the file became shorter while it was read")
-    return HEADER_BYTES
-
-
-def verify_file(disk: Disk, path: str, base_offset: int, size: int) -> str | None:
-    """What is wrong with an inactive segment's log file, if anything: every CRC, for a scrub in a worker process.
-
-    `Log.set_aside` is the answer to it.
-    """
-    file = disk.open(path, readonly=True)
-    try:
-        for _ in checked_batches(file, base_offset, size, base_offset):
-            pass
-    except CorruptSegment as damage:
-        return f"{damage.reason} at byte {damage.position}"
-    finally:
-        file.close()
-    return None
 
 
 class _Recovery:
@@ -421,6 +339,8 @@ class _Recovery:
         if self.config.compact and self.committed is None:
             return None  # compaction leaves gaps too, but only below what was checkpointed as committed before it
         gap = segment.base_offset - self.next_offset
+        if gap > 0 and self.report.covers(self.next_offset, segment.base_offset):
+            return None  # known to be missing
         later = self._later(segment)
         nothing_follows = not segment.size and not later and not self.config.compact
         if 0 < gap <= RELATIVE_OFFSET_MAX and (nothing_follows or self._may_be_torn(1 + len(later))):
@@ -517,14 +437,10 @@ class _Recovery:
 
     def _leave_hole(self, end_offset: int) -> None:
         """Records that were committed are gone without a trace: an empty file keeps their place, as one set aside would."""
-        path = f"{self.path}/{file_name(self.next_offset, '.log' + CORRUPT_SUFFIX)}"
-        if any(hole.end_offset >= end_offset > hole.start_offset for hole in self.report.holes):
+        if self.report.covers(self.next_offset, end_offset):
             return  # known already
-        self.disk.open(path, create=True).close()
-        self.disk.sync_dir(self.path)
-        self.report.holes.append(Hole(self.next_offset, end_offset, path))
-        self.report.quarantined = True
-        self.report.say(f"lacks offsets {self.next_offset} to {end_offset - 1}, which were committed")
+        hole = Hole(self.next_offset, end_offset, leave_place(self.disk, self.path, self.next_offset))
+        self.report.found_hole(hole, "they were committed, and are gone", file_name(self.next_offset, ".log"))
 
     def _cut_off(self, segment: Segment, reason: str) -> None:
         self.report.bytes_truncated += segment.size
@@ -550,18 +466,6 @@ class _Recovery:
         finally:
             copy.close()
         self.disk.sync_dir(self.path)
-
-
-def set_segment_aside(disk: Disk, segment: Segment, suffix: str) -> str:
-    """Rename a segment's log so that nothing serves or deletes it; its indexes can be derived again."""
-    source = segment.path(".log")
-    target = source + suffix
-    for suffix in INDEX_SUFFIXES:
-        if disk.exists(segment.path(suffix)):
-            disk.remove(segment.path(suffix))
-    disk.rename(source, target)
-    disk.sync_dir(segment.folder)
-    return target
 
 
 def _valid_batch_after(segment: Segment, position: int) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.records.layout import HEADER, HEADER_BYTES, BatchHeader
 from headrace.storage.files import Disk
 from headrace.storage.indexing import INDEX_SUFFIXES
+from headrace.storage.manifest import entry_of
 
 if TYPE_CHECKING:
     from headrace.storage.log import Log
@@ -47,9 +48,13 @@ class Swap:
     touch segments of this log below the active one: retention waits, and so does a truncation that goes so deep.
     """
 
-    def __init__(self, log: "Log", cleaned: Cleaned, segments: "list[Segment]", snapshots: list[int]) -> None:
+    def __init__(
+        self, log: "Log", cleaned: Cleaned, segments: "list[Segment]", end_offset: int, snapshots: list[int]
+    ) -> None:
         self.log = log
         self.cleaned = cleaned
+        self.end_offset = end_offset
+        """Where the segment behind those that are replaced begins."""
         self.segments = segments
         self._snapshots = snapshots
         self._deleted: list[str] = []
@@ -63,7 +68,13 @@ class Swap:
         with log.folder_lock:
             if log.abandoned:
                 return
+            path = _path(log.path, cleaned.base_offset, ".log") + CLEANED_SUFFIX
+            # First: whatever a crash leaves, the old or the new, is known to be what should be there.
+            log.manifest.begin_swap(entry_of(log.disk, path, cleaned.base_offset, self.end_offset, cleaned.size))
+            log.manifest.save(log.disk, log.path)
             self._deleted = swap_files(log.disk, log.path, cleaned.base_offset, old_bases, self._snapshots)
+            log.manifest.end_swap(True)
+            log.manifest.save(log.disk, log.path)
             self._done = True
 
     def finish(self) -> list[str]:
@@ -94,7 +105,8 @@ def begin_swap(log: "Log", cleaned: Cleaned) -> Swap | None:
         _ = segment.offsets, segment.times, log.aborted_of(segment), segment.max_timestamp
     replaced = [segment.base_offset for segment in found if segment.base_offset != cleaned.base_offset]
     snapshots = [offset for offset in replaced if offset in log.snapshots.offsets]
-    return Swap(log, cleaned, found, snapshots)
+    end_offset = log.segments[log.segments.index(found[-1]) + 1].base_offset
+    return Swap(log, cleaned, found, end_offset, snapshots)
 
 
 def swap_files(

@@ -44,17 +44,17 @@ def test_a_cut_that_the_power_ends_leaves_no_gap(compact: bool, offset: int) -> 
     config = LogConfig(segment_bytes=500, compact=compact, delete=not compact)
     full = written(config)
     whole = full.fork()
-    go_on_from(open_log(whole, config=config, clean=True), offset)
+    go_on_from(open_log(whole, config=config, clean=True, manifest_trusted=True), offset)
     for cut in range(1, whole.faults.operations + 1):
         for seed in range(SEEDS):
             disk = full.fork()
-            log = open_log(disk, config=config, clean=True)
+            log = open_log(disk, config=config, clean=True, manifest_trusted=True)
             disk.cut_after(cut)
             with suppress(PowerCut):
                 go_on_from(log, offset)
             disk.crash(Random(f"{cut} {seed}"))
-            found = open_log(disk, config=config, committed=offset)
-            assert offsets(read_all(found)) == list(range(found.end_offset)), (cut, seed, found.recovery.lines)
+            found = open_log(disk, config=config, committed=offset, manifest_trusted=True)
+            assert not found.holes and offsets(read_all(found)) == list(range(found.end_offset)), (cut, seed, found.recovery.lines)
             assert found.end_offset >= offset, (cut, seed, found.recovery.lines)
 
 

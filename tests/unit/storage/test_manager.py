@@ -43,9 +43,9 @@ def test_a_clean_stop_is_remembered_and_used_once(disk: MemoryDisk) -> None:
     log.advance_log_start(2)
     first.close(broker_epoch=9, high_watermarks={("t", 0): 4})
     assert disk.read_bytes("/a/.kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":9}'
-    assert disk.read_bytes("/a/recovery-point-offset-checkpoint") == b"0\n1\nt 0 5\n"
-    assert disk.read_bytes("/a/log-start-offset-checkpoint") == b"0\n1\nt 0 2\n"
-    assert disk.read_bytes("/a/replication-offset-checkpoint") == b"0\n1\nt 0 4\n"
+    assert disk.read_bytes("/a/recovery-point-offset-checkpoint") == b"0\n1\nt\t0\t5\n"
+    assert disk.read_bytes("/a/log-start-offset-checkpoint") == b"0\n1\nt\t0\t2\n"
+    assert disk.read_bytes("/a/replication-offset-checkpoint") == b"0\n1\nt\t0\t4\n"
 
     second = manager(disk)
     log_dir = second.dirs[0]
@@ -242,9 +242,9 @@ def test_truncation_lowers_the_recovery_point_on_disk_first(disk: MemoryDisk) ->
         append(log, size=60)
     log.flush()
     made.checkpoint_plan().run()
-    assert disk.read_bytes("/a/recovery-point-offset-checkpoint") != b"0\n1\nt 0 2\n"
+    assert disk.read_bytes("/a/recovery-point-offset-checkpoint") != b"0\n1\nt\t0\t2\n"
     made.truncate_to({log: 2}).run()
-    assert disk.read_bytes("/a/recovery-point-offset-checkpoint") == b"0\n1\nt 0 2\n"
+    assert disk.read_bytes("/a/recovery-point-offset-checkpoint") == b"0\n1\nt\t0\t2\n"
 
 
 def test_what_a_manager_closed_survives_a_power_cut(disk: MemoryDisk) -> None:
@@ -313,8 +313,8 @@ def test_checkpoints_that_run_in_another_order_leave_the_latest(disk: MemoryDisk
     later = made.checkpoint_plan({("t", 0): 5})
     later.run()
     earlier.run()
-    assert disk.read_bytes("/a/log-start-offset-checkpoint") == b"0\n1\nt 0 4\n"
-    assert disk.read_bytes("/a/replication-offset-checkpoint") == b"0\n1\nt 0 5\n"
+    assert disk.read_bytes("/a/log-start-offset-checkpoint") == b"0\n1\nt\t0\t4\n"
+    assert disk.read_bytes("/a/replication-offset-checkpoint") == b"0\n1\nt\t0\t5\n"
 
 
 def test_a_checkpoint_of_a_log_of_the_same_name_never_meets_the_new_log(disk: MemoryDisk) -> None:
@@ -409,7 +409,7 @@ def test_who_has_a_line_has_a_folder_whenever_the_power_goes(disk: MemoryDisk, m
             with suppress(PowerCut):
                 files.plan({("t", 0): 0}, {}, {("t", 0): 0}).run()
             here.crash(random.Random(f"{cut} {seed}"), mode)
-            if b"t 0" in here.read_bytes("/a/recovery-point-offset-checkpoint"):
+            if b"t\t0" in here.read_bytes("/a/recovery-point-offset-checkpoint"):
                 named += 1
                 assert here.exists("/a/t-0"), (cut, seed)
     assert named

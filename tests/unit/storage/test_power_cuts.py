@@ -60,8 +60,7 @@ def script(disk: MemoryDisk, history: History) -> None:
     history.start = log.segments[1].base_offset
     removed = log.delete_segments(1, 1000)
     assert log.log_start_offset == history.start
-    for path in removed:
-        disk.remove(path)
+    log.forget_deleted(removed)
     log.flush()
     history.durable_end = log.durable_end
     manager.close(high_watermarks={("t", 0): log.end_offset})

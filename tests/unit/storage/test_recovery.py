@@ -1,4 +1,5 @@
 import random
+from itertools import count
 
 import pytest
 
@@ -368,7 +369,8 @@ def test_a_segment_whose_predecessor_lost_its_end_is_cut_off(disk: MemoryDisk) -
     assert disk.exists(log.active.handle.path + ".cut")
 
 
-def test_a_clean_open_touches_only_the_last_segment(disk: MemoryDisk) -> None:
+def test_a_clean_open_touches_only_the_last_segment_and_the_manifest() -> None:
+    disk = MemoryDisk(now_ms=count().__next__)
     log, _ = grown(disk, 200)
     assert len(log.segments) > 40
     touched: list[str] = []
@@ -384,9 +386,9 @@ def test_a_clean_open_touches_only_the_last_segment(disk: MemoryDisk) -> None:
 
             return call
 
-    again = open_log(Watched(), clean=True, config=SMALL)  # type: ignore[arg-type]
+    again = open_log(Watched(), clean=True, config=SMALL, manifest_trusted=True)  # type: ignore[arg-type]
     active = f"{again.active.base_offset:020d}"
     end = f"{again.end_offset:020d}.snapshot"
-    small = ("leader-epoch-checkpoint", "partition.metadata", end)
+    small = ("leader-epoch-checkpoint", "partition.metadata", ".headrace_segments", end)
     assert [path for path in touched if active not in path and not path.endswith(small) and path != FOLDER] == []
     assert len(touched) < 12
