@@ -116,7 +116,8 @@ def _note_set_aside(path: str, report: Report) -> None:
     """Its damage is known and dealt with; a hole in the offsets that are served is still worth a word."""
     report.title(path, "set aside by recovery")
     if path.endswith(CORRUPT_SUFFIX):
-        report.damage(path, f"a damaged segment: its offsets, from {base_offset_of(path)} on, are not served")
+        what = "a damaged segment: its offsets" if os.path.getsize(path) else "keeps the place of records that are gone: offsets"
+        report.damage(path, f"{what}, from {base_offset_of(path)} on, are not served")
     else:
         report.line("bytes behind the place where the log was cut; name the file to look into it")
 

@@ -2,13 +2,15 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from headrace.cli.app import app
 from headrace.cli.dump.kinds import Kind, base_offset_of, kind_of, partition_of
-from headrace.cli.dump.report import counted, short, when
+from headrace.cli.dump.report import Report, counted, short, when
+from headrace.cli.dump.sidecars import dump_sidecar
 from headrace.client.errors import ClientError
 from headrace.metadata.records import encode_record
 from headrace.protocol import messages as m
@@ -24,7 +26,9 @@ from headrace.storage.checkpoints import (
     encode_uuid,
 )
 from headrace.storage.epochs import EpochCache
+from headrace.storage.files import RealDisk
 from headrace.storage.indexes import OffsetIndex, TimeIndex
+from headrace.storage.manifest import Entry, Manifest, lost_entry
 
 NAME = "00000000000000000100"
 TOPIC_ID = b"0123456789abcdef"
@@ -309,3 +313,23 @@ def test_names():
 def test_counts():
     assert [counted(n, "producer") for n in (0, 1, 2000)] == ["0 producers", "1 producer", "2,000 producers"]
     assert [counted(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]
+
+
+def test_a_manifest_is_held_against_the_files_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "orders-0"
+    folder.mkdir()
+    (folder / f"{0:020d}.log").write_bytes(b"x" * 10)
+    manifest = Manifest(0)
+    manifest.add(Entry(0, 5, 10, 1, 2, 3))
+    manifest.add(Entry(5, 9, 20, 1, 2, 3))
+    manifest.add(lost_entry(9, 12))
+    manifest.save(RealDisk(), str(folder))
+    own = encode_offsets({("orders", 0): 99}, "\t")
+    for hand, damaged in ((own, True), (encode_offsets({("orders", 0): 99}), False)):
+        (tmp_path / "replication-offset-checkpoint").write_bytes(hand)
+        report = Report(print)
+        dump_sidecar(Kind.SEGMENTS, str(folder / ".headrace_segments"), report)
+        said = capsys.readouterr().out
+        assert "offsets 0..4 in 10 bytes" in said and "offsets 9..11 in unknown files, known to be" in said and "3 closed" in said
+        assert (f"{5:020d}.log is missing, and had 20" in said) == damaged == bool(report.damaged)
+        assert ("another broker" in said) == (not damaged)

@@ -4,7 +4,7 @@ import os
 import re
 from enum import Enum
 
-from headrace.storage import checkpoints, epochs
+from headrace.storage import checkpoints, epochs, manifest
 
 
 class Kind(Enum):
@@ -16,6 +16,7 @@ class Kind(Enum):
     PRODUCER_SNAPSHOT = "producer snapshot"
     OFFSETS = "offset checkpoint"
     EPOCHS = "leader epochs"
+    SEGMENTS = "closed segments"
     PARTITION_METADATA = "partition metadata"
     META_PROPERTIES = "node identity"
     QUORUM_STATE = "quorum state"
@@ -41,6 +42,7 @@ _NAMES = {
     checkpoints.CLEAN_SHUTDOWN: Kind.CLEAN_SHUTDOWN,
     checkpoints.LOCK: Kind.LOCK,
     epochs.FILE_NAME: Kind.EPOCHS,
+    manifest.MANIFEST: Kind.SEGMENTS,
     "quorum-state": Kind.QUORUM_STATE,
 }
 # A file on its way in or out keeps its format under another last name.

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from headrace.cli.dump.kinds import Kind, base_offset_of
 from headrace.cli.dump.report import Report, counted, when
@@ -10,15 +11,20 @@ from headrace.errors import KafkaError
 from headrace.protocol.api import DATA
 from headrace.replication.producers import ProducerStates
 from headrace.storage.checkpoints import (
+    HIGH_WATERMARKS,
+    RECOVERY_POINTS,
     CorruptCheckpoint,
     MetaProperties,
     decode_clean_shutdown,
     decode_offsets,
     decode_partition_metadata,
     encode_uuid,
+    in_own_hand,
 )
 from headrace.storage.epochs import EpochCache
 from headrace.storage.indexes import ABORTED_ENTRY_BYTES, CorruptIndex, OffsetIndex, TimeIndex, decode_aborted
+from headrace.storage.manifest import UNKNOWN_SIZE, CorruptManifest, Manifest
+from headrace.storage.segment import file_name
 
 FAR_FUTURE_MS = 1 << 62
 
@@ -29,7 +35,7 @@ def dump_sidecar(kind: Kind, path: str, report: Report, *, entries: bool = True)
         data = file.read()
     try:
         _PRINTERS[kind](data, path, report, entries)
-    except (CorruptIndex, CorruptCheckpoint) as error:
+    except (CorruptIndex, CorruptCheckpoint, CorruptManifest) as error:
         report.damage(path, str(error))
     except KafkaError as error:
         report.damage(path, error.message or error.error.text)
@@ -91,6 +97,30 @@ def _epochs(data: bytes, path: str, report: Report, entries: bool) -> None:
         report.line(f"epoch {epoch} from offset {start}")
 
 
+def _segments(data: bytes, path: str, report: Report, entries: bool) -> None:
+    manifest = Manifest.decode(data)
+    folder = os.path.dirname(os.path.abspath(path))
+    counts = _is_current(os.path.dirname(folder))
+    if not counts:
+        report.line("another broker has written here since: it says nothing any more")
+    for entry in manifest.entries:
+        log = os.path.join(folder, file_name(entry.base_offset, ".log"))
+        size = f"{entry.size:,} bytes" if entry.size != UNKNOWN_SIZE else "unknown files"
+        lost = ", known to be damaged or missing" if entry.lost else ""
+        report.line(f"offsets {entry.base_offset}..{entry.end_offset - 1} in {size}{lost}")
+        if counts and not entry.lost and (not os.path.exists(log) or os.path.getsize(log) != entry.size):
+            there = f"has {os.path.getsize(log):,} bytes" if os.path.exists(log) else "is missing"
+            report.damage(path, f"{os.path.basename(log)} {there}, and had {entry.size:,}")
+    if manifest.swap is not None:
+        report.line(f"offsets {manifest.swap.base_offset}..{manifest.swap.end_offset - 1} were being compacted")
+    report.line(counted(len(manifest.entries), "closed segment"))
+
+
+def _is_current(log_dir: str) -> bool:
+    found = [Path(log_dir, name) for name in (RECOVERY_POINTS, HIGH_WATERMARKS)]
+    return in_own_hand(*(file.read_bytes() for file in found if file.exists()))
+
+
 def _partition_metadata(data: bytes, path: str, report: Report, entries: bool) -> None:
     report.line(f"topic id {encode_uuid(decode_partition_metadata(data))}")
 
@@ -124,6 +154,7 @@ _PRINTERS: dict[Kind, Callable[[bytes, str, Report, bool], None]] = {
     Kind.PRODUCER_SNAPSHOT: _producers,
     Kind.OFFSETS: _offsets,
     Kind.EPOCHS: _epochs,
+    Kind.SEGMENTS: _segments,
     Kind.PARTITION_METADATA: _partition_metadata,
     Kind.META_PROPERTIES: _meta_properties,
     Kind.QUORUM_STATE: _quorum_state,
