@@ -162,3 +162,45 @@ def test_kafkas_dump_tool_reads_our_metadata_log(headrace_folder: Path) -> None:
     assert "LeaderChange" in out
     assert "SnapshotHeader" in out
     assert "KRaftVoters" in out
+
+
+@pytest.mark.parametrize("end", ["kill9", pytest.param("stop", marks=pytest.mark.soak)])
+def test_what_kafka_deletes_meanwhile_is_not_missed(end: str, tmp_path: Path) -> None:
+    """Our manifest of closed segments outlives Kafka's time on the folder, and nobody believes it afterwards."""
+    data = tmp_path / "data"
+    folder = data / "t-0"
+
+    def segments() -> list[str]:
+        return sorted(file.name for file in folder.glob("*.log"))
+
+    with running("headrace", data, "stop") as filler:
+        filler.create("t", 1, segment_bytes="1048576", retention_ms="-1")
+        for _ in range(8):
+            filler.append("t", 0, batch(b"x" * 600_000))
+    before = segments()
+    assert len(before) >= 4 and (folder / ".headrace_segments").exists()
+
+    often = {"log.initial.task.delay.ms": 200, "log.retention.check.interval.ms": 200, "file.delete.delay.ms": 0}
+    kafka = ApacheKafka(tmp_path / "apache", data=data, properties=often).start()
+    try:
+        filler = Filler(kafka.port)
+        asked = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 5}]}]
+        (row,) = filler.call("DeleteRecords", topics=asked, timeout_ms=20_000).topics[0].partitions
+        assert row.error_code == 0, row
+        deadline = time.monotonic() + 30
+        while len(segments()) > len(before) - 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        filler.append("t", 0, batch(b"kafka's"))
+        filler.close()
+    finally:
+        kafka.stop() if end == "stop" else kafka.kill9()
+    assert segments()[0] > before[1], "Kafka has deleted nothing"
+
+    with running("headrace", data, "stop") as filler:
+        assert filler.contents()["t"].record_counts == [5]
+    assert not list(folder.glob("*.corrupt"))
+    # And what is missing from here on is missed.
+    (folder / segments()[0]).unlink()
+    with running("headrace", data, "stop"):
+        pass
+    assert list(folder.glob("*.corrupt"))

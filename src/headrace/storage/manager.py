@@ -40,7 +40,7 @@ from headrace.storage.pool import OPEN_FILES_DEFAULT, FilePool
 from headrace.storage.segment import CorruptSegment
 from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS
 
-__all__ = ["LogDir", "LogDirError", "LogManager"]
+__all__ = ["CheckpointPlan", "LogDir", "LogDirError", "LogManager"]
 
 METADATA_FOLDER = "__cluster_metadata-0"
 NOT_LOGS = frozenset({METADATA_FOLDER, "remote-log-index-cache"})

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
 from random import Random
 from socket import AF_INET, IPPROTO_TCP, SOCK_STREAM
+from types import AsyncGeneratorType
 from typing import Any, TypeVar
 
 from headrace.testing.simulator.faults import PowerCut
@@ -211,6 +212,11 @@ class SimLoop(BaseEventLoop):
     def _process_events(self, event_list: list[object]) -> None: ...
 
     def _write_to_self(self) -> None: ...
+
+    def _asyncgen_finalizer_hook(self, agen: AsyncGeneratorType[Any, Any]) -> None:
+        """One that is let go of while it waits was a dead process's: nothing of it runs any more, not even to be closed."""
+        if not agen.ag_running:
+            super()._asyncgen_finalizer_hook(agen)  # type: ignore[misc]
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         owner = CURRENT.get()
