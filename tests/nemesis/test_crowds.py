@@ -9,9 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.support import PATIENCE_S, create_topic, fetch_fields, produce, rss_bytes
+from headrace.errors import Err
+from headrace.records.compression import Codec, compress
+from tests.broker.support import (
+    PATIENCE_S,
+    create_topic,
+    eventually,
+    fetch_fields,
+    produce,
+    produce_fields,
+    rss_bytes,
+)
 from tests.compat.process import HeadraceProcess
-from tests.compat.raw import Connection, encode_request
+from tests.compat.raw import Connection, Rec, batch, decode_response, encode_records, encode_request
 
 IDLE = 10_000
 DESCRIPTORS = 3 * IDLE
@@ -118,3 +128,32 @@ def test_readers_that_do_not_read_hold_nobody_up(tmp_path: Path) -> None:
         finally:
             for wire in slow:
                 wire.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("configs", [{"cleanup_policy": "compact"}, {"compression_type": "lz4"}])
+def test_records_that_unfold_hold_nobody_up_and_memory_stays_bounded(tmp_path: Path, configs: dict[str, str]) -> None:
+    """Kilobytes that become 90 MB, or 200, as soon as somebody looks into them."""
+    with HeadraceProcess(tmp_path / "data") as broker:
+        create_topic(broker.port, "t")
+        create_topic(broker.port, "looked-into", **configs)
+        before = rss_bytes(broker.pid)
+        payloads = {n: compress(Codec.ZSTD, encode_records([Rec(bytes(n << 20), b"k")])) for n in (90, 200)}
+        probe = Probe(broker.port)
+        probe.start()
+        bombs = []
+        for megabytes in (90, 90, 90, 200):
+            now_ms = int(time.time() * 1000)
+            data = batch(payload=payloads[megabytes], count=1, attributes=int(Codec.ZSTD), base_timestamp=now_ms)
+            wire = Connection(broker.port, PATIENCE_S)
+            wire.send(encode_request("Produce", 9, produce_fields("looked-into", 0, data)))
+            bombs.append(wire)
+        answers = [decode_response("Produce", 9, wire.receive()) for wire in bombs]
+        eventually(lambda: probe.answers > 5 and probe.is_alive(), "others are served")
+        probe.stop()
+        codes = [answer.responses[0].partition_responses[0].error_code for answer in answers]
+        assert codes == [Err.NONE] * 3 + [Err.INVALID_RECORD]
+        peak = int(next(line for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines() if "VmHWM" in line).split()[1])
+        assert (peak << 10) - before < 550 << 20, f"{peak >> 10} MB"
+        for wire in bombs:
+            wire.__exit__(None, None, None)
+        print(f"peak {peak >> 10} MB, longest answer {probe.longest_s * 1000:.0f} ms")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.produce")
 
+UNFOLDED_BYTES_MAX = 100 << 20
+"""As many as a request may have by default: what holds more could not have been sent as it is. Memory takes it twice."""
 FEW_RECORDS = 1000
 FEW_BYTES = 128 * 1024
 """Plain batches up to here are looked at on the loop: a millisecond."""
@@ -120,6 +122,6 @@ def _prepared(batch: bytearray, rules: Rules, now_ms: int) -> tuple[Prepared, by
     try:
         header = validate(batch, memoryview(batch), 0, len(batch), rules.log_append_time)
         del batch[LOG_OVERHEAD + header[1] :]  # a piece of another one, which is left out
-        return prepare(memoryview(batch), rules, now_ms), batch
+        return prepare(memoryview(batch), rules, now_ms, UNFOLDED_BYTES_MAX), batch
     except KafkaError as error:
         return error
