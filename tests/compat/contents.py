@@ -112,8 +112,8 @@ class Filler:
         assert result.error_code == 0, result
         return {c.name: c.value for c in result.configs if c.config_source == DYNAMIC_TOPIC_CONFIG}
 
-    def batches(self, topic: Any, partition: int) -> list[bytes]:
-        offset, found = 0, []
+    def batches(self, topic: Any, partition: int, offset: int = 0) -> list[bytes]:
+        found: list[bytes] = []
         while True:
             part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": FETCH_BYTES}
             asked = [{"topic_id": topic.topic_id, "partitions": [part]}]
