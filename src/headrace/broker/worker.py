@@ -67,7 +67,10 @@ async def in_process(
         raise OSError(f"the process {name} died") from None
     finally:
         here.close()  # whatever it waits for, it then ends
-        await run(_end, worker, end_wait_s)
+        try:
+            await run(_end, worker, end_wait_s)
+        except RuntimeError:
+            _end(worker, 0)  # the broker has stopped, and its threads before this
 
 
 def _serve(connection: Any, serve: Callable[..., None], arguments: tuple[Any, ...]) -> None:
