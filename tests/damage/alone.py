@@ -10,7 +10,7 @@ from headrace.client.cluster import Cluster
 from headrace.testing.simulator.brokers import DATA, broker
 from headrace.testing.simulator.world import Node, World
 from tests.damage.damages import MAY_REFUSE, Damage, copy_of, draw, put_back
-from tests.damage.judge import Ledger, Verdict, Writer, judge
+from tests.damage.judge import Ledger, Verdict, Writer, judge, scrub
 from tests.simulation.harness import BOOTSTRAP, BROKER
 
 SETTINGS = {
@@ -98,6 +98,9 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
             return result
         harmed = set().union(*(damage.partitions for damage in done))
         for which in ("first", "second"):
+            trouble = await scrub(BOOTSTRAP, [1])
+            if trouble:
+                result.findings.append(f"{which} start: {trouble}")
             verdict = await judge(BOOTSTRAP, ledger)
             result.verdicts.append(verdict)
             result.findings += [f"{which} start: {line}" for line in verdict.findings(harmed)]

@@ -4,7 +4,7 @@ Reads as librdkafka does by default: without a look at CRCs.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.client import raw
@@ -13,6 +13,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.client.groups import Groups
 from headrace.errors import Err
+from headrace.protocol.scrub_tag import ScrubQuestion
 from headrace.records.builder import build_batch
 from headrace.records.layout import iter_headers
 from headrace.records.reader import Record, read_records
@@ -120,6 +121,30 @@ class Writer:
         async with Admin(self.bootstrap) as admin:
             await Groups(admin).commit(group, dict(offsets))
         self.ledger.offsets[group] = dict(offsets)
+
+
+async def scrub(bootstrap: str, nodes: Sequence[int], patience_s: float = 60.0) -> str | None:
+    """Have every node check all that it has, and wait until what others have is repaired; a line if that does not end.
+
+    Only a look at every byte finds a flipped bit.
+    """
+    async with Admin(bootstrap, retry_timeout_s=30.0) as admin:
+        before = {node: await admin.scrub(node, ScrubQuestion()) for node in nodes}
+        for node in nodes:
+            await admin.scrub(node, ScrubQuestion(start=True))
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience_s
+        waiting = dict(before)
+        while loop.time() < deadline:
+            for node, first in list(waiting.items()):
+                now = await admin.scrub(node, ScrubQuestion())
+                assert first is not None and now is not None
+                if now.passes > first.passes and not now.is_running and not now.missing_here_only:
+                    del waiting[node]
+            if not waiting:
+                return None
+            await asyncio.sleep(0.1)
+        return f"scrubbing does not end on {sorted(waiting)}: {now}"
 
 
 async def judge(bootstrap: str, ledger: Ledger, patience_s: float = 10.0) -> Verdict:

@@ -11,7 +11,7 @@ from headrace.testing.broker import BrokerFailed, TestBroker
 from headrace.testing.cluster import ClusterFailed, TestCluster, TestNode
 from tests.damage.alone import NOTED_S, SETTINGS, Run, create_topics, fill, may_refuse
 from tests.damage.damages import copy_of, draw, put_back
-from tests.damage.judge import Ledger, Writer, judge
+from tests.damage.judge import Ledger, Writer, judge, scrub
 
 PATIENCE_S = 60.0
 _REFUSAL = re.compile(r"^headrace: (.+)$", re.MULTILINE)
@@ -41,6 +41,8 @@ def alone(seed: int, kinds: frozenset[str] | None = None) -> Run:
                 put_back(disk, root, before)
                 broker.start()
                 harmed = set()
+            trouble = asyncio.run(scrub(broker.bootstrap, [1]))
+            result.findings += [trouble] if trouble else []
             verdict = asyncio.run(judge(broker.bootstrap, ledger))
             result.findings += [f"{which} start: {line}" for line in verdict.findings(harmed)]
             if not broker.is_running:
@@ -73,6 +75,9 @@ def trio(seed: int, kinds: frozenset[str] | None = None) -> Run:
             cluster.wipe(node.id)
             node.start()
         asyncio.run(fill(writer, 1))
+        cluster.wait_in_sync(limit_s=PATIENCE_S)
+        trouble = asyncio.run(scrub(cluster.bootstrap, sorted(cluster.nodes)))
+        result.findings += [trouble] if trouble else []
         cluster.wait_in_sync(limit_s=PATIENCE_S)
         verdict = asyncio.run(judge(cluster.bootstrap, ledger, PATIENCE_S))
         result.findings += verdict.findings(set(), strict=True)

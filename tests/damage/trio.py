@@ -14,7 +14,7 @@ from headrace.testing.simulator.brokers import DATA
 from headrace.testing.simulator.world import World
 from tests.damage.alone import SETTINGS, TOPICS, Run, create_topics, fill, start
 from tests.damage.damages import copy_of, draw, remove
-from tests.damage.judge import Ledger, Writer, judge
+from tests.damage.judge import Ledger, Writer, judge, scrub
 from tests.simulation.cluster import SimCluster
 
 WHOLE_S = 120.0
@@ -61,7 +61,7 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
             format_folders(node.disk, layout, uuid=partial(new_uuid, dice), now_ms=0, cluster_id=cluster_id, voters=[])
             await node.start()
         await fill(writer, 1)
-        trouble = await _whole_again(cluster, ledger)
+        trouble = await _whole_again(cluster) or await scrub(cluster.bootstrap, [1, 2, 3]) or await _whole_again(cluster)
         if trouble:
             result.findings.append(trouble)
             return result
@@ -79,7 +79,7 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
     return result
 
 
-async def _whole_again(cluster: SimCluster, ledger: Ledger) -> str | None:
+async def _whole_again(cluster: SimCluster) -> str | None:
     """Wait until every replica of everything is in sync; a line if it is not in time."""
     loop = cluster.world.loop
     deadline = loop.time() + WHOLE_S
@@ -111,7 +111,7 @@ async def _read_from(cluster: SimCluster, name: str, ledger: Ledger) -> list[str
         verdict = await judge(cluster.bootstrap, ledger, patience_s=30.0)
         found = [f"with {other} down: {line}" for line in verdict.findings(set(), strict=True)]
         await cluster.restart(other)
-        trouble = await _whole_again(cluster, ledger)
+        trouble = await _whole_again(cluster)
         if trouble:
             found.append(f"after {other} was down: {trouble}")
         if found:
