@@ -9,7 +9,7 @@ from headrace.client.admin import Admin
 from headrace.client.cluster import Cluster
 from headrace.testing.simulator.brokers import DATA, broker
 from headrace.testing.simulator.world import Node, World
-from tests.damage.damages import MAY_REFUSE, Damage, copy_of, draw, put_back
+from tests.damage.damages import MAY_REFUSE, Damage, copy_of, draw_some, put_back
 from tests.damage.judge import Ledger, Verdict, Writer, judge, scrub
 from tests.simulation.harness import BOOTSTRAP, BROKER
 
@@ -86,7 +86,7 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
         await node.stop() if clean else node.kill()
         result.events.append("clean stop" if clean else "kill")
         before = copy_of(node.disk, DATA)
-        done = [draw(node.disk, DATA, dice, older, kinds) for _ in range(dice.choice((1, 1, 1, 2, 3)))]
+        done = draw_some(node.disk, DATA, dice, older, kinds)
         result.events += map(str, done)
         result.kinds |= {damage.target.kind for damage in done}
         if not await start(node, done, result):

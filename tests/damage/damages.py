@@ -148,7 +148,11 @@ class Scene:
         put(self.disk, f"{self.root}/{target.path}", data)
 
     def others(self, target: Target) -> list[Target]:
-        return [other for other in self.targets if other.kind == target.kind and other.path != target.path]
+        """Files of the same kind. Active segments of the same name are told apart by nobody: their records do not say whose they are."""
+        found = [other for other in self.targets if other.kind == target.kind and other.path != target.path]
+        if target.kind == "active log":
+            found = [other for other in found if other.path.rpartition("/")[2] != target.path.rpartition("/")[2]]
+        return found
 
 
 Operation = Callable[[Scene, Target], Damage | None]
@@ -294,6 +298,16 @@ def leftover(scene: Scene, target: Target) -> Damage | None:
 
 
 # --- drawing ------------------------------------------------------------------------------------------------------------
+
+
+def draw_some(disk: Disk, root: str, dice: Random, older: Copy, kinds: frozenset[str] | None = None) -> list[Damage]:
+    """One damage, or some. Nothing else is done to folders that were exchanged: only one file may tell whose they are."""
+    done: list[Damage] = []
+    for _ in range(dice.choice((1, 1, 1, 2, 3))):
+        done.append(draw(disk, root, dice, older, kinds))
+        if done[-1].operation == "swap folders":
+            break
+    return done
 
 
 def draw(disk: Disk, root: str, dice: Random, older: Copy, kinds: frozenset[str] | None = None) -> Damage:

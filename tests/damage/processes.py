@@ -10,7 +10,7 @@ from headrace.storage.files import RealDisk
 from headrace.testing.broker import BrokerFailed, TestBroker
 from headrace.testing.cluster import ClusterFailed, TestCluster, TestNode
 from tests.damage.alone import NOTED_S, SETTINGS, Run, create_topics, fill, may_refuse
-from tests.damage.damages import copy_of, draw, put_back
+from tests.damage.damages import copy_of, draw_some, put_back
 from tests.damage.judge import Ledger, Writer, judge, scrub
 
 PATIENCE_S = 60.0
@@ -30,7 +30,7 @@ def alone(seed: int, kinds: frozenset[str] | None = None) -> Run:
         time.sleep(NOTED_S)
         _end(broker, dice, result)
         before = copy_of(disk, root)
-        done = [draw(disk, root, dice, older, kinds) for _ in range(dice.choice((1, 1, 2)))]
+        done = draw_some(disk, root, dice, older, kinds)
         result.events += map(str, done)
         harmed = set().union(*(damage.partitions for damage in done))
         for which in ("first", "second"):
@@ -66,7 +66,7 @@ def trio(seed: int, kinds: frozenset[str] | None = None) -> Run:
         asyncio.run(fill(writer, dice.randint(1, 8)))
         time.sleep(NOTED_S)
         _end(node, dice, result)
-        done = [draw(disk, root, dice, older, kinds) for _ in range(dice.choice((1, 1, 2)))]
+        done = draw_some(disk, root, dice, older, kinds)
         result.events += [f"node {node.id}", *map(str, done)]
         try:
             node.start()

@@ -13,7 +13,7 @@ from headrace.storage.checkpoints import META_PROPERTIES, MetaProperties, new_uu
 from headrace.testing.simulator.brokers import DATA
 from headrace.testing.simulator.world import World
 from tests.damage.alone import SETTINGS, TOPICS, Run, create_topics, fill, start
-from tests.damage.damages import copy_of, draw, remove
+from tests.damage.damages import copy_of, draw_some, remove
 from tests.damage.judge import Ledger, Writer, judge, scrub
 from tests.simulation.cluster import SimCluster
 
@@ -48,7 +48,7 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
         result.events.append(f"{'clean stop' if clean else 'kill'} of {name}")
         if dice.random() < 0.5:
             await fill(writer, dice.randint(1, 4))
-        done = [draw(node.disk, DATA, dice, older, kinds) for _ in range(dice.choice((1, 1, 1, 2, 3)))]
+        done = draw_some(node.disk, DATA, dice, older, kinds)
         result.events += map(str, done)
         result.kinds |= {damage.target.kind for damage in done}
         if not await start(node, done, result):

@@ -140,6 +140,15 @@ def decode_partition_metadata(data: bytes, folder: str | None = None) -> bytes:
     return topic_id
 
 
+def folder_of(data: bytes) -> str | None:
+    """The name of the folder that a partition.metadata was written for, if it says so."""
+    try:
+        decode_partition_metadata(data)
+        return _fields(data)["of"].rpartition(" ")[0]
+    except (CorruptCheckpoint, KeyError):
+        return None
+
+
 class MetaProperties(NamedTuple):
     """Who owns a log dir. None where the file does not say."""
 

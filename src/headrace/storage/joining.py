@@ -52,6 +52,9 @@ def read_manifest(disk: Disk, path: str, names: Sequence[str], report: RecoveryR
     except (CorruptManifest, ValueError) as error:
         report.say(f"{MANIFEST} is damaged ({error}): it is written anew, and segments are only checked to join")
         return None
+    if manifest.folder not in ("", os.path.basename(path)):
+        report.say(f"{MANIFEST} is that of {manifest.folder}: it is written anew, and segments are only checked to join")
+        return None
     swap = manifest.swap
     for base in segment_bases(names, ".log" + DELETED_SUFFIX):
         if swap is not None and swap.base_offset <= base < swap.end_offset:

@@ -36,6 +36,7 @@ from headrace.storage.checkpoints import (
 from headrace.storage.files import Disk, make_durable_dirs
 from headrace.storage.log import Log
 from headrace.storage.log_dir import CheckpointPlan, LogDir, LogDirError, ToLoad, unknown
+from headrace.storage.ownership import stranger
 from headrace.storage.pool import OPEN_FILES_DEFAULT, FilePool
 from headrace.storage.segment import CorruptSegment
 from headrace.storage.snapshots import PRODUCER_EXPIRATION_MS
@@ -289,7 +290,9 @@ class LogManager:
         partition = topic, number = item.partition
         try:
             may_have_had = item.vouched_end > item.log_start or item.log_dir.forgetful
-            if may_have_had and not any(".log" in name for name in self.disk.list(item.folder)):
+            if (owner := stranger(self.disk, item.folder)) is not None:
+                may_have_had = self._set_stranger_aside(item, owner)
+            if may_have_had and not (self.disk.exists(item.folder) and any(".log" in name for name in self.disk.list(item.folder))):
                 self.missing[partition] = item if item.vouched_end > item.log_start else unknown(item)
                 return
             log = Log.open(
@@ -316,6 +319,14 @@ class LogManager:
         vouched_end = max(item.vouched_end, log.recovery.synced_end)
         self.lost = self.lost or log.recovery.quarantined or log.end_offset < vouched_end
         self._add(item.log_dir, log)
+
+    def _set_stranger_aside(self, item: "ToLoad", owner: str) -> bool:
+        """Another partition's folder is in this one's place. What was in it is missing, and may be found elsewhere."""
+        aside = f"{item.folder}.{self.make_uuid().hex()}-stray"
+        self.disk.rename(item.folder, aside)
+        self.disk.sync_dir(item.log_dir.path)
+        self.notes.append(f"{item.folder} holds the files of {owner}: renamed to {aside}; stop this node and put folders back in their places")
+        return True
 
     def _add(self, log_dir: LogDir, log: Log) -> None:
         self.logs[log.topic, log.partition] = log

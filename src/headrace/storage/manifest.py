@@ -4,8 +4,8 @@ A line is written only once its segment is on the disk, and taken out before its
 vouches for what a power cut could take, and an older state of its end only vouches for less. Kafka passes over the name;
 whether it has run on the folder since, `checkpoints.in_own_hand` tells.
 
-The first lines are written together, as a whole file: `headrace-segments 1 <start> <count>`, then so many segments. What is
-rolled later is appended line by line. Every line ends with its own checksum.
+The first lines are written together, as a whole file: `headrace-segments 1 <start> <count> <folder>`, then so many segments.
+What is rolled later is appended line by line. Every line ends with its own checksum.
 """
 
 from collections.abc import Iterable
@@ -46,6 +46,12 @@ class Entry(NamedTuple):
     """It was missed before, and its place is kept by a `.corrupt` file."""
 
 
+def folder_of(data: bytes) -> str | None:
+    """The name of the folder that a manifest was written for, if it says so."""
+    title = _checked(data.partition(b"\n")[0])
+    return title[4] if title is not None and title[0] == _TITLE and len(title) > 4 else None
+
+
 def fingerprint(file: File, size: int) -> tuple[int, int]:
     """(head, tail) of a file's first `size` bytes."""
     head = file.read(min(HEAD_BYTES, size), 0) if size else b""
@@ -74,6 +80,8 @@ class Manifest:
     def __init__(self, start: int = 0, entries: Iterable[Entry] = (), *, is_kept: bool = True) -> None:
         self.start = start
         """Where the first segment begins: what lies below was deleted on purpose."""
+        self.folder = ""
+        """The name of the folder that it was written for; empty: not known."""
         self.swap: Entry | None = None
         """While a compacted segment takes the place of others: instead of all entries in its range there may be this one."""
         self.generation = 0
@@ -98,6 +106,7 @@ class Manifest:
         if len(lines) - 1 < count:
             raise CorruptManifest(f"{count} lines announced, {len(lines) - 1} found")
         found = cls(start)
+        found.folder = title[4] if len(title) > 4 else ""
         for number, line in enumerate(lines[1:], 1):
             fields = _checked(line)
             if fields is None:
@@ -120,7 +129,7 @@ class Manifest:
         entries = [("lost" if entry.lost else "segment", entry) for entry in self.entries]
         if self.swap is not None:
             entries.append(("swap", self.swap))
-        title = _line(f"{_TITLE} {_VERSION} {self.start} {len(entries)}")
+        title = _line(f"{_TITLE} {_VERSION} {self.start} {len(entries)} {self.folder}".rstrip())
         return b"".join([title, *(_encode(kind, entry) for kind, entry in entries)])
 
     @property
@@ -206,6 +215,7 @@ class Manifest:
         path = f"{folder}/{MANIFEST}"
         with self._writing:
             with self._memory:
+                self.folder = folder.rpartition("/")[2]
                 rewrite, added = self._rewrite, self._added
                 data = self.encode() if rewrite else b"".join(_encode("segment", entry) for entry in added)
                 self._rewrite, self._added, existed, self._exists = False, [], self._exists, True
