@@ -92,7 +92,7 @@ class EpochCache:
         self.dirty = True
 
     def encode(self) -> bytes:
-        return encode_lines(f"{epoch} {start}" for epoch, start in self.entries)
+        return encode_lines((f"{epoch} {start}" for epoch, start in self.entries), sealed=True)
 
     @classmethod
     def decode(cls, data: bytes) -> "EpochCache":

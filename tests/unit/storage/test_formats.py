@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.replication.producers import AbortedTransaction
 from headrace.storage.checkpoints import (
+    OWN_SEPARATOR,
     CorruptCheckpoint,
     MetaProperties,
     decode_clean_shutdown,
@@ -36,6 +37,28 @@ def test_offset_checkpoints_are_kafkas_text() -> None:
 def test_damaged_checkpoints_are_refused(text: bytes) -> None:
     with pytest.raises(CorruptCheckpoint):
         decode_offsets(text)
+
+
+def test_a_flipped_bit_makes_no_other_offset() -> None:
+    """Headrace's own checkpoints are sealed, line by line. Kafka splits at white space, and Java drops what is empty at the end."""
+    offsets = {("orders", 0): 5, ("orders", 1): 1234}
+    epochs = cache((0, 0), (3, 17))
+    for text, read, right in (
+        (encode_offsets(offsets, OWN_SEPARATOR), decode_offsets, offsets),
+        (epochs.encode(), lambda data: EpochCache.decode(data).entries, epochs.entries),
+    ):
+        assert read(text) == right
+        assert [len(line.split()) for line in text.decode().splitlines()[2:]] == [len(next(iter(right))) + (right is offsets)] * 2
+        for at in range(len(text) * 8):
+            flipped = bytearray(text)
+            flipped[at // 8] ^= 1 << at % 8
+            try:
+                assert read(bytes(flipped)) == right, bytes(flipped)
+            except CorruptCheckpoint:
+                pass
+        for size in range(len(text) - 1):
+            with pytest.raises(CorruptCheckpoint):
+                read(text[:size])
 
 
 def test_partition_metadata() -> None:
@@ -143,7 +166,8 @@ def test_epochs_are_cut_at_both_ends() -> None:
 
 def test_epoch_file() -> None:
     epochs = cache((0, 0), (5, 100))
-    assert epochs.encode() == b"0\n2\n0 0\n5 100\n"
+    assert b"\n".join(line.rstrip() for line in epochs.encode().split(b"\n")) == b"0\n2\n0 0\n5 100\n"
+    assert EpochCache.decode(b"0\n2\n0 0\n5 100\n").entries == epochs.entries, "as Kafka writes it"
     assert EpochCache.decode(epochs.encode()).entries == epochs.entries
     for bad in (b"0\n1\nx 0\n", b"0\n1\n1\n", b""):
         with pytest.raises(CorruptCheckpoint):
