@@ -148,11 +148,10 @@ class Scene:
         put(self.disk, f"{self.root}/{target.path}", data)
 
     def others(self, target: Target) -> list[Target]:
-        """Files of the same kind. Active segments of the same name are told apart by nobody: their records do not say whose they are."""
-        found = [other for other in self.targets if other.kind == target.kind and other.path != target.path]
+        """Files of the same kind, but for active segments: nothing tells whose they are, and their records do not say."""
         if target.kind == "active log":
-            found = [other for other in found if other.path.rpartition("/")[2] != target.path.rpartition("/")[2]]
-        return found
+            return []
+        return [other for other in self.targets if other.kind == target.kind and other.path != target.path]
 
 
 Operation = Callable[[Scene, Target], Damage | None]

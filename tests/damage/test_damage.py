@@ -12,13 +12,6 @@ from tests.damage.alone import Run
 from tests.simulation.harness import seeds_within
 
 BOX_S = 7.0
-HINTS_AND_NOTES = frozenset(
-    {
-        "index", "time index", "producers", "epochs", "topic id", "high watermarks", "recovery points", "cleaner offsets",
-        "clean mark", "vouched", "lock", "other", "meta.properties", "bootstrap", "metadata log", "metadata snapshot",
-        "metadata quorum state", "metadata folder", "metadata other", "metadata epochs",
-    }
-)  # fmt: skip
 
 
 def check_seeds(run: Callable[[int], Run], name: str, seeds: range, box_s: float, at_least: int) -> set[str]:
@@ -39,16 +32,16 @@ def check_seeds(run: Callable[[int], Run], name: str, seeds: range, box_s: float
 
 
 def test_a_node_that_is_alone_answers_rightly_or_with_an_error() -> None:
-    assert len(check_seeds(lambda seed: alone.run(seed, HINTS_AND_NOTES), "alone", range(300), BOX_S, 6)) > 3
+    assert len(check_seeds(alone.run, "alone", range(300), BOX_S, 6)) > 3
 
 
 def test_a_node_of_three_is_whole_again_from_the_others() -> None:
-    assert len(check_seeds(lambda seed: trio.run(seed, HINTS_AND_NOTES), "trio", range(300), BOX_S, 4)) > 3
+    assert len(check_seeds(trio.run, "trio", range(300), BOX_S, 4)) > 3
 
 
 def test_real_processes() -> None:
-    check_seeds(lambda seed: processes.alone(seed, HINTS_AND_NOTES), "real-alone", range(100), 0.0, 1)
-    check_seeds(lambda seed: processes.trio(seed, HINTS_AND_NOTES), "real-trio", range(100), 0.0, 1)
+    check_seeds(processes.alone, "real-alone", range(100), 0.0, 1)
+    check_seeds(processes.trio, "real-trio", range(100), 0.0, 1)
 
 
 @pytest.mark.soak

@@ -181,8 +181,19 @@ class Roll:
                 return  # the end of the log is gone
             self._hole(end_offset, entry, places, "{file} was cut short")
         else:
-            self._set_aside(segment, CORRUPT_SUFFIX, "it is not the file that was written there")
+            # What is left of a damaged segment is read again later. Another log's batches would be taken for that, too.
+            suffix = CORRUPT_SUFFIX if self._is_alike(entry, segment) else CUT_SUFFIX
+            self._set_aside(segment, suffix, "it is not the file that was written there")
             self._hole(entry.base_offset, entry, [], "{file} is another file than was written there")
+
+    def _is_alike(self, entry: Entry, segment: Segment) -> bool:
+        """Whether its beginning or its end is what it was: then it is the same file with damage in it."""
+        file = self.disk.open(segment.path(".log"), readonly=True)
+        try:
+            head, tail = fingerprint(file, min(entry.size, segment.size))
+        finally:
+            file.close()
+        return segment.size > HEAD_BYTES and (head == entry.head or tail == entry.tail)
 
     def _prefix(self, entry: Entry, segment: Segment) -> tuple[int, int]:
         """(bytes, end offset) of what is left of a segment that was cut short; (0, _) where it is another one."""

@@ -411,3 +411,31 @@ def test_a_segment_that_is_put_back_at_its_place_needs_no_more() -> None:
     assert holes(log) == [] and log.manifest.get(8) is not None and entry is not None
     again = entry_of(disk, path(8), 8, 12, entry.size)
     assert (again.head, again.tail) == (entry.head, entry.tail) and disk.exists(path(8, ".log.cut"))
+
+
+def test_another_logs_segment_is_nothing_to_mend_from() -> None:
+    """What is left of a `.corrupt` segment is read again: whole batches with fitting offsets, which those of another log are."""
+    disk = written()
+    foreign = disk.read_bytes(path(8, partition=1))
+    disk.replace_bytes(path(8), foreign)
+    log = log_of(start(disk))
+    assert holes(log) == [(8, 12)]
+    assert disk.read_bytes(path(8, ".log.corrupt")) == b"", "an empty file keeps the place"
+    assert disk.read_bytes(path(8, ".log.cut")) == foreign
+
+
+def test_a_segment_with_damage_in_it_is_mended_from() -> None:
+    large = LogConfig(segment_bytes=9000, index_interval_bytes=120)
+    disk = MemoryDisk(now_ms=count().__next__)
+    manager = start(disk, large)
+    log = manager.create("t", 0, TOPIC_ID, 1000)
+    while len(log.segments) < 3:
+        append(log, 1, size=400)
+    second = log.segments[1].base_offset
+    stop(manager)
+    data = bytearray(disk.read_bytes(path(0)))
+    data[20] ^= 1  # within what the manifest has a checksum of
+    disk.replace_bytes(path(0), bytes(data))
+    log = log_of(start(disk, large))
+    assert holes(log) == [(0, second)]
+    assert disk.read_bytes(path(0, ".log.corrupt")) == data
