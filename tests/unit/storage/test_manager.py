@@ -7,7 +7,7 @@ import pytest
 
 from headrace.config import LogConfig
 from headrace.storage.checkpointing import CheckpointFiles
-from headrace.storage.checkpoints import MetaProperties
+from headrace.storage.checkpoints import MetaProperties, decode_offsets
 from headrace.storage.files import RealDisk
 from headrace.storage.manager import LogDirError, LogManager
 from headrace.testing.simulator.disk import MemoryDisk
@@ -43,9 +43,9 @@ def test_a_clean_stop_is_remembered_and_used_once(disk: MemoryDisk) -> None:
     log.advance_log_start(2)
     first.close(broker_epoch=9, high_watermarks={("t", 0): 4})
     assert disk.read_bytes("/a/.kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":9}'
-    assert disk.read_bytes("/a/recovery-point-offset-checkpoint") == b"0\n1\nt\t0\t5\n"
-    assert disk.read_bytes("/a/log-start-offset-checkpoint") == b"0\n1\nt\t0\t2\n"
-    assert disk.read_bytes("/a/replication-offset-checkpoint") == b"0\n1\nt\t0\t4\n"
+    assert decode_offsets(disk.read_bytes("/a/recovery-point-offset-checkpoint")) == {("t", 0): 5}
+    assert decode_offsets(disk.read_bytes("/a/log-start-offset-checkpoint")) == {("t", 0): 2}
+    assert decode_offsets(disk.read_bytes("/a/replication-offset-checkpoint")) == {("t", 0): 4}
 
     second = manager(disk)
     log_dir = second.dirs[0]
@@ -242,9 +242,9 @@ def test_truncation_lowers_the_recovery_point_on_disk_first(disk: MemoryDisk) ->
         append(log, size=60)
     log.flush()
     made.checkpoint_plan().run()
-    assert disk.read_bytes("/a/recovery-point-offset-checkpoint") != b"0\n1\nt\t0\t2\n"
+    assert decode_offsets(disk.read_bytes("/a/recovery-point-offset-checkpoint")) != {("t", 0): 2}
     made.truncate_to({log: 2}).run()
-    assert disk.read_bytes("/a/recovery-point-offset-checkpoint") == b"0\n1\nt\t0\t2\n"
+    assert decode_offsets(disk.read_bytes("/a/recovery-point-offset-checkpoint")) == {("t", 0): 2}
 
 
 def test_what_a_manager_closed_survives_a_power_cut(disk: MemoryDisk) -> None:
@@ -313,8 +313,8 @@ def test_checkpoints_that_run_in_another_order_leave_the_latest(disk: MemoryDisk
     later = made.checkpoint_plan({("t", 0): 5})
     later.run()
     earlier.run()
-    assert disk.read_bytes("/a/log-start-offset-checkpoint") == b"0\n1\nt\t0\t4\n"
-    assert disk.read_bytes("/a/replication-offset-checkpoint") == b"0\n1\nt\t0\t5\n"
+    assert decode_offsets(disk.read_bytes("/a/log-start-offset-checkpoint")) == {("t", 0): 4}
+    assert decode_offsets(disk.read_bytes("/a/replication-offset-checkpoint")) == {("t", 0): 5}
 
 
 def test_a_checkpoint_of_a_log_of_the_same_name_never_meets_the_new_log(disk: MemoryDisk) -> None:
