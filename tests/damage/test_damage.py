@@ -11,7 +11,7 @@ from tests.damage import alone, processes, trio
 from tests.damage.alone import Run
 from tests.simulation.harness import seeds_within
 
-BOX_S = 7.0
+BOX_S = 4.0
 
 
 def check_seeds(run: Callable[[int], Run], name: str, seeds: range, box_s: float, at_least: int) -> set[str]:
