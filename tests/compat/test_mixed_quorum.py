@@ -14,7 +14,8 @@ from headrace.broker.peers import Peers
 from headrace.broker.quorum_network import QuorumNetwork
 from headrace.clock import SystemClock
 from headrace.quorum.folder import Layout, format_folders, open_folders
-from headrace.quorum.kraft import KraftOptions, KraftQuorum, open_quorum
+from headrace.quorum.kraft import KraftOptions, KraftQuorum
+from headrace.quorum.opening import open_quorum
 from headrace.quorum.snapshots import Voter
 from headrace.storage.checkpoints import encode_uuid, new_uuid
 from headrace.storage.files import RealDisk

@@ -25,8 +25,9 @@ from headrace.protocol.api import ApiKey
 from headrace.quorum import QuorumError
 from headrace.quorum.cleaning import SnapshotLimits
 from headrace.quorum.folder import Layout, open_folders
-from headrace.quorum.kraft import KraftOptions, KraftQuorum, open_quorum
+from headrace.quorum.kraft import KraftOptions, KraftQuorum
 from headrace.quorum.mark import Mark, Marker
+from headrace.quorum.opening import open_quorum
 from headrace.quorum.snapshots import Voter
 from headrace.storage.checkpoints import new_uuid
 from headrace.storage.files import NOT_THE_DISK

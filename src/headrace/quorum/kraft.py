@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from headrace.clock import Clock
-from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.metadata.delta import Delta
 from headrace.metadata.difference import difference
@@ -28,10 +27,9 @@ from headrace.quorum.downloading import finish, store_chunk
 from headrace.quorum.driver import Driver
 from headrace.quorum.folder import Identity, Layout, read_bootstrap
 from headrace.quorum.leading import Pending, Tip, bootstrap, build_batch, is_new
-from headrace.quorum.loading import Applied, Loaded, apply_log, check_features, load
-from headrace.quorum.mark import read_mark
+from headrace.quorum.loading import Applied, Loaded, apply_log, check_features
 from headrace.quorum.metadata_log import Damaged, encode_control_records
-from headrace.quorum.options import KraftOptions, check_voters, raft_options
+from headrace.quorum.options import KraftOptions, raft_options
 from headrace.quorum.serving import QuorumFacts, Server, VoterFacts, facts_of
 from headrace.quorum.snapshots import Snapshot, SnapshotId, Voter
 from headrace.quorum.state import write_state
@@ -51,13 +49,12 @@ from headrace.raft.messages import (
     VoterReply,
 )
 from headrace.raft.node import RaftNode
-from headrace.raft.types import NOBODY, Election, ReplicaKey
+from headrace.raft.types import NOBODY, Election
 from headrace.raft.voters import VoterSet
 from headrace.records.layout import read_header
 from headrace.storage.files import Disk
-from headrace.storage.manager import METADATA_FOLDER
 
-__all__ = ["KraftOptions", "KraftQuorum", "QuorumFacts", "VoterFacts", "open_quorum"]
+__all__ = ["KraftOptions", "KraftQuorum", "QuorumFacts", "VoterFacts"]
 
 logger = logging.getLogger("headrace.quorum")
 
@@ -65,7 +62,7 @@ RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class KraftQuorum:
-    """See the module. Opened by `open_quorum`; `start` lets it take part."""
+    """See the module. Opened by `opening.open_quorum`; `start` lets it take part."""
 
     def __init__(
         self,
@@ -578,30 +575,3 @@ class KraftQuorum:
 def _quiet(done: "asyncio.Future[int]") -> None:
     """Nobody waits for it: what becomes of it shows in what is committed."""
     done.add_done_callback(lambda future: future.cancelled() or future.exception())
-
-
-def open_quorum(
-    disk: Disk,
-    identity: Identity,
-    layout: Layout,
-    options: KraftOptions,
-    clock: Clock,
-    run_in_thread: RunInThread,
-    network: Network | None = None,
-    randrange: Callable[[int], int] | None = None,
-) -> KraftQuorum:
-    """Load what is on the disk. Blocking; raises QuorumError with one line for a person when it cannot be used.
-
-    A quorum of several nodes needs a `network` and dice.
-    """
-    folder = f"{layout.metadata_log_dir}/{METADATA_FOLDER}"
-    config = LogConfig(segment_bytes=options.segment_bytes, segment_ms=options.segment_ms, retention_ms=-1)
-    key = ReplicaKey(identity.node_id, identity.directory_ids[layout.metadata_log_dir])
-    mark = read_mark(disk, layout.metadata_log_dir, key.directory_id)
-    loaded = load(disk, folder, config, options.static_voters, clock.wall_ms(), key, options.is_controller, mark)
-    try:
-        check_voters(loaded.log.voters.last, key, layout, options)
-    except QuorumError:
-        loaded.log.log.abandon()
-        raise
-    return KraftQuorum(disk, identity, layout, loaded, options, clock, run_in_thread, network, randrange)

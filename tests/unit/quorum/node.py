@@ -14,7 +14,8 @@ from headrace.metadata.image import Endpoint
 from headrace.metadata.outcome import Outcome
 from headrace.protocol import messages as m
 from headrace.quorum.folder import Identity, Layout, open_folders
-from headrace.quorum.kraft import KraftOptions, KraftQuorum, open_quorum
+from headrace.quorum.kraft import KraftOptions, KraftQuorum
+from headrace.quorum.opening import open_quorum
 from headrace.storage.checkpoints import new_uuid
 from headrace.storage.files import Disk
 from headrace.testing.simulator.disk import MemoryDisk

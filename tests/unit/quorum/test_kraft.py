@@ -14,7 +14,8 @@ from headrace.metadata.image import BROKER_CONFIG, NO_LEADER, Image
 from headrace.protocol import messages as m
 from headrace.quorum import QuorumError
 from headrace.quorum.cleaning import SnapshotLimits
-from headrace.quorum.kraft import KraftOptions, open_quorum
+from headrace.quorum.kraft import KraftOptions
+from headrace.quorum.opening import open_quorum
 from headrace.quorum.snapshots import SnapshotId, Voter, list_snapshots
 from headrace.testing.simulator.disk import MemoryDisk
 from headrace.testing.simulator.faults import PowerCut
