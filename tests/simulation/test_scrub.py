@@ -76,16 +76,26 @@ async def scrubbed(bootstrap: str, nodes: list[int]) -> dict[int, ScrubStatus]:
 
 
 def rot(world: World, name: str, dice: Random, *, active: bool = False) -> tuple[str, int]:
-    """Flip a bit of any byte in a closed segment of a node, or in the active one."""
+    """Spoil a closed segment of a node, or the active one: a bit, some bytes, its end, or all of it."""
     disk, folder = world.node(name).disk, f"{DATA}/t-0"
     logs = sorted(entry for entry in disk.list(folder) if entry.endswith(".log"))
     path = f"{folder}/{logs[-1] if active else dice.choice(logs[:-1])}"
     position = dice.randrange(disk.size(path))
-    disk.flip(path, position, dice.randrange(8))
+    match dice.choice(("flip", "flip", "zero", "garbage", "cut", "remove")):
+        case "flip":
+            disk.flip(path, position, dice.randrange(8))
+        case "zero":
+            disk.open(path).write_at(bytes(min(64, disk.size(path) - position)), position)
+        case "garbage":
+            disk.open(path).write_at(dice.randbytes(min(300, disk.size(path) - position)), position)
+        case "cut":
+            disk.open(path).truncate(position)
+        case "remove":
+            disk.remove(path)
     return path, position
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(8))
 def test_rotten_segments_of_any_replica_are_whole_again(seed: int) -> None:
     async def main(world: World) -> None:
         cluster = SimCluster(world)

@@ -22,6 +22,7 @@ from headrace.storage.compaction import (
 )
 from headrace.storage.log import Log
 from headrace.storage.manager import LogDir
+from headrace.storage.segment import CorruptSegment
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
@@ -67,7 +68,14 @@ class Cleaner:
             if not log.config.compact or not partition.in_use or partition.failed or log in self._uncleanable:
                 continue
             checkpoint = self._checkpoints.get((partition.topic, partition.index))
-            dirty = dirty_range(log, checkpoint, partition.last_stable_offset, now_ms)
+            try:
+                dirty = dirty_range(log, checkpoint, partition.last_stable_offset, now_ms)
+            except CorruptSegment as damage:
+                self._broker.maintenance.scrubber.suspect(damage.path, damage.reason)
+                continue
+            except OSError as error:
+                logger.error("%s cannot be looked at for compaction: %s", partition, error)
+                continue
             if not dirty.is_due(log.config.min_cleanable_dirty_ratio):
                 continue
             if best is None or (dirty.overdue_ms > 0, dirty.ratio) > (best[1].overdue_ms > 0, best[1].ratio):

@@ -29,6 +29,7 @@ logger = logging.getLogger("headrace.scrubber")
 
 FILE_NAME = ".headrace_scrub"
 """Kafka looks only at folders and at files of names that it knows."""
+MISSING = "the file is not there any more"
 COMPARE_AGAIN_MS = 3_600_000
 """Other brokers end their passes at other times."""
 OTHERS_MS = 20_000
@@ -199,8 +200,8 @@ class Scrubber:
                 self._broker.metrics.scrub_bytes += checked.bytes_read
                 if checked.damage is None and not checked.is_gone:
                     piece.is_good()
-                elif checked.damage is not None and await self._is_damaged(piece):
-                    self._set_aside(piece, checked.damage)
+                elif await self._is_damaged(piece):
+                    self._set_aside(piece, checked.damage or MISSING)
         except OSError as error:
             logger.error("segments cannot be checked: %s", error)
             return
@@ -227,10 +228,11 @@ class Scrubber:
         again = piece.now()
         if again is None:
             return False
-        damage = None
+        is_damaged = False
         async for checked in self._checked([again.target], UNLIMITED):
-            damage = checked.damage
-        return damage is not None and piece.now() is not None
+            is_damaged = checked.damage is not None or checked.is_gone
+        # While a compaction changes names, there may be no file of this one.
+        return is_damaged and piece.now() is not None and piece.partition.log is not self._broker.maintenance.cleaner.busy
 
     def suspect(self, path: str, reason: str) -> None:
         """A reader has found damage in a log file."""
@@ -258,6 +260,9 @@ class Scrubber:
         logger.critical("%s: %s is damaged: %s", piece.partition, piece.target.path, damage)
         self._broker.metrics.segments_damaged += 1
         try:
+            if damage == MISSING:
+                # An empty file is set aside in its place, so that a start knows of the hole.
+                self._runtime.disk.open(piece.target.path, create=True).close()
             log.set_aside(piece.segment, damage)
         except OSError as error:
             log.failed = log.failed or error

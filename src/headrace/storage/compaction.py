@@ -89,6 +89,7 @@ class Dirty(NamedTuple):
 def dirty_range(log: "Log", checkpoint: int | None, last_stable_offset: int, now_ms: int) -> Dirty:
     """What of a log is dirty. `checkpoint` is its line in `cleaner-offset-checkpoint`, None without one."""
     config = log.config
+    known = log.facts()  # first of all: a segment that it finds damaged is no longer one of the log's
     segments = log.segments[:-1]
     first_dirty = log.log_start_offset if checkpoint is None else checkpoint
     # A checkpoint beyond the log tells of a truncation; then nothing is known to be clean.
@@ -97,7 +98,7 @@ def dirty_range(log: "Log", checkpoint: int | None, last_stable_offset: int, now
         first_dirty = log.log_start_offset
     end_offset = min(log.active.base_offset, last_stable_offset)
     young_ms = now_ms - config.min_compaction_lag_ms
-    for segment, facts in zip(segments, log.facts()):
+    for segment, facts in zip(segments, known):
         # Files that are not durable yet must not be replaced by ones that are.
         too_young = (
             config.min_compaction_lag_ms > 0

@@ -7,6 +7,7 @@ import pytest
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.records.layout import HEADER, BatchHeader, iter_headers
+from headrace.storage.compaction import dirty_range
 from headrace.storage.log import Log
 from headrace.storage.mending import begin_mending
 from headrace.storage.recovery import verify_file
@@ -255,3 +256,15 @@ def test_a_survey_says_whether_a_file_is_whole() -> None:
     assert survey(disk, path, segment.base_offset, end).is_whole
     disk.flip(path, segment.size - 1)
     assert not survey(disk, path, segment.base_offset, end).is_whole
+
+
+def test_damage_that_a_look_for_something_to_compact_finds_is_no_end_of_the_broker() -> None:
+    """The segment is set aside while the log is looked at: nobody goes on with its closed file."""
+    disk, log, _ = grown()
+    log = reopened(disk, log)
+    path = log.segments[2].handle.path
+    disk.open(path).truncate(30)
+    for suffix in (".timeindex", ".indexsum"):
+        disk.remove(path.removesuffix(".log") + suffix)
+    dirty = dirty_range(log, None, log.end_offset, 1000)
+    assert dirty.dirty_bytes and [hole.path for hole in log.holes] == [path + ".corrupt"]
