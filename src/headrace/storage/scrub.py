@@ -132,8 +132,8 @@ def check(disk: Disk, target: Target, pace: Callable[[int], None] = lambda _: No
             read += len(batch)
     except CorruptSegment as error:
         damage = f"{error.reason} at byte {error.position}"
-    except OldFormat:
-        pass  # nothing that can be checked, and no damage
+    except OldFormat as error:
+        damage = str(error)  # no log that is in use has them: a byte that was zeroed looks like that
     except OSError as error:
         damage = f"cannot be read: {error.strerror or error}"
     finally:
