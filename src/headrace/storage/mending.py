@@ -3,6 +3,7 @@
 A hole is a file `<offset>.log.corrupt` without a segment of the same name: it reaches up to the next segment. What goes
 into it was written and synced as `.cleaned` files, which a start removes. Each step below is durable before the next:
 
+    0. the manifest says that the segment was lost: a start then looks at what is there instead
     1. where the new segment ends before the hole does, `<end>.log.corrupt` marks what is still missing
     2. its indexes and then its log file get their names: from here on the hole is closed up to its end
     3. where it is whole, the file set aside is renamed `.cut`: no longer part of the log, and never deleted
@@ -11,11 +12,13 @@ A power cut may undo the latest renames in any combination. An index without its
 its index gets a new one, and a `.corrupt` file beside a segment of its name is no hole any more.
 """
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from headrace.replication.producers import ProducerStates
 from headrace.storage.files import Disk
 from headrace.storage.holes import CORRUPT_SUFFIX, Hole
+from headrace.storage.manifest import entry_of
 from headrace.storage.salvage import Part
 from headrace.storage.segment import Segment, file_name
 from headrace.storage.snapshots import replay
@@ -41,6 +44,8 @@ class Mending:
         with log.folder_lock:  # the folder may be renamed meanwhile, and a new log made under its name
             if log.abandoned:
                 return
+            # Before anything is in the place of a segment that was set aside: it would look like another file there.
+            log.manifest.save(log.disk, log.path)
             if part.end_offset < hole.end_offset:
                 self._marker = f"{log.path}/{file_name(part.end_offset, '.log' + CORRUPT_SUFFIX)}"
                 log.disk.open(self._marker, create=True).close()
@@ -68,6 +73,7 @@ class Mending:
             log.holes.append(Hole(part.end_offset, hole.end_offset, self._marker))
         hole.end_offset = part.base_offset
         if hole.end_offset <= hole.start_offset:
+            _note_mended(log)
             log.forget_hole(hole)
 
 
@@ -108,6 +114,24 @@ def close_damaged(log: "Log", segment: Segment) -> None:
     segment.reset_indexes()
     log.roll(segment.created_ms)
     log.disk.sync_dir(log.path)
+
+
+def _note_mended(log: "Log") -> None:
+    """Where nothing is missing any more of a segment that was lost, the manifest names what is in its place.
+
+    Before the file that kept the place goes: without it a start would take the rest for given up.
+    """
+    manifest = log.manifest
+    for entry in manifest.entries:
+        holes = [hole for hole in log.holes if hole.start_offset < hole.end_offset]
+        if not entry.lost or any(h.start_offset < entry.end_offset and entry.base_offset < h.end_offset for h in holes):
+            continue
+        manifest.drop(entry.base_offset, entry.base_offset + 1)
+        for segment, following in pairwise(log.segments):
+            if entry.base_offset <= segment.base_offset < entry.end_offset:
+                end_offset = min(following.base_offset, entry.end_offset)
+                manifest.add(entry_of(log.disk, segment.path(".log"), segment.base_offset, end_offset, segment.size))
+    manifest.save(log.disk, log.path)
 
 
 def _find_aborted(log: "Log", segment: Segment) -> None:

@@ -12,6 +12,7 @@ from headrace.storage.log import Log
 from headrace.storage.mending import begin_mending
 from headrace.storage.recovery import verify_file
 from headrace.storage.salvage import Part, salvage, survey
+from headrace.storage.segment_reader import UNKNOWN_TIMESTAMP
 from headrace.storage.segment_writer import SegmentWriter
 from headrace.testing.simulator.disk import CrashMode, MemoryDisk, PowerCut
 
@@ -32,8 +33,8 @@ def grown(close: bool = True) -> tuple[MemoryDisk, Log, list[bytes]]:
     return disk, log, written
 
 
-def reopened(disk: MemoryDisk, log: Log, *, clean: bool = True) -> Log:
-    return open_log(disk, config=SMALL, clean=clean, recovery_point=log.end_offset)
+def reopened(disk: MemoryDisk, log: Log, *, clean: bool = True, trusted: bool = True) -> Log:
+    return open_log(disk, config=SMALL, clean=clean, recovery_point=log.end_offset, manifest_trusted=trusted)
 
 
 def damage(disk: MemoryDisk, log: Log, number: int, at: int, bit: int = 0) -> tuple[int, int]:
@@ -207,14 +208,15 @@ def test_damage_in_the_active_segment_costs_no_more() -> None:
     assert served(again) == expected and again.end_offset == log.end_offset
 
 
+@pytest.mark.parametrize("trusted", [True, False])
 @pytest.mark.parametrize("number", [2, -1])
-def test_a_power_cut_at_every_step_leaves_the_old_or_the_new(number: int) -> None:
+def test_a_power_cut_at_every_step_leaves_the_old_or_the_new(number: int, trusted: bool) -> None:
     """Setting aside, salvaging and filling: no batch is lost, none is served wrong, and the next start goes on."""
     origin, log, written = grown()
     everything = by_offset(written)
 
     def work(disk: MemoryDisk) -> None:
-        here = reopened(disk, log)
+        here = reopened(disk, log, trusted=trusted)
         segment = here.segments[number]
         here.set_aside(segment, "found by the test")
         mend(here)
@@ -234,7 +236,7 @@ def test_a_power_cut_at_every_step_leaves_the_old_or_the_new(number: int) -> Non
             with pytest.raises(PowerCut):
                 work(disk)
             disk.crash(Random(cut), mode)
-            again = reopened(disk, log)
+            again = reopened(disk, log, trusted=trusted)
             assert again.end_offset == log.end_offset, (cut, mode)
             for segment in again.segments[:-1]:
                 if verify_file(disk, segment.handle.path, segment.base_offset, segment.size):
@@ -263,6 +265,7 @@ def test_damage_that_a_look_for_something_to_compact_finds_is_no_end_of_the_brok
     disk, log, _ = grown()
     log = reopened(disk, log)
     path = log.segments[2].handle.path
+    log.segments[2].max_timestamp = UNKNOWN_TIMESTAMP
     disk.open(path).truncate(30)
     for suffix in (".timeindex", ".indexsum"):
         disk.remove(path.removesuffix(".log") + suffix)
