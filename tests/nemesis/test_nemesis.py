@@ -44,7 +44,7 @@ def unleash(folder: Path, *words: str, limit_s: float = LIMIT_S) -> str:
 
 
 def test_power_partitions_and_pauses_at_once(tmp_path: Path) -> None:
-    said = unleash(tmp_path, "--seed", "5", "--seconds", "12", "--every", "1.5", "--faults", "power,blackout,isolate,bridge,pause,kill,move,clock")
+    said = unleash(tmp_path, "--seed", "5", "--seconds", "8", "--every", "1", "--faults", "power,blackout,isolate,bridge,pause,kill,move,clock")
     assert said.count("healed:") >= 4, said
 
 
