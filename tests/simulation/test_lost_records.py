@@ -382,3 +382,25 @@ def test_a_replica_is_copied_anew_though_its_leader_begins_in_mid_batch() -> Non
 
     with World(1) as world:
         world.run(main(world))
+
+
+def test_one_checkpoint_that_is_gone_does_not_make_another_forget_where_a_log_ended() -> None:
+    async def main(world: World) -> None:
+        node = await with_three_records(world)
+        await asyncio.sleep(CHECKPOINTED_S)
+        node.kill()
+        node.disk.remove(f"{DATA}/recovery-point-offset-checkpoint")
+        log = f"{DATA}/t-0/{file_name(0, '.log')}"
+        size = node.disk.size(log)
+        node.disk.remove(log)
+        file = node.disk.open(log, create=True)
+        file.append(bytes(size))
+        file.close()
+        await node.start()
+        assert await write(BOOTSTRAP, 1) == [3], "no offset is given twice"
+        async with Cluster(BOOTSTRAP, retry_timeout_s=2.0) as cluster:
+            with pytest.raises(ClientError, match="KAFKA_STORAGE_ERROR"):
+                await raw.fetch(cluster, "t", 0, 0)
+
+    with World(1) as world:
+        world.run(main(world))

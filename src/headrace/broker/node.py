@@ -243,7 +243,8 @@ class Node:
         """Before this node leads anything there are checkpoints: a later start that finds none knows that files are gone."""
         if any(log_dir.forgetful for log_dir in self.logs.live_dirs()):
             try:
-                await self._runtime.run_in_thread(self.logs.checkpoint_plan(self.high_watermarks()).run)
+                # With the watermarks that were found: by them a replica knows that it has lost its end.
+                await self._runtime.run_in_thread(self.logs.checkpoint_plan().run)
             except OSError as error:
                 logger.warning("cannot write checkpoints: %s", error)
 
