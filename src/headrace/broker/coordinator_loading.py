@@ -14,6 +14,7 @@ from headrace.broker.partition import Partition
 from headrace.coordinator.shard import GroupShard
 from headrace.errors import Err, KafkaError
 from headrace.protocol.primitives import ProtocolError
+from headrace.records.batch import check_stored
 from headrace.records.control import ControlType, decode_control
 from headrace.records.layout import BatchHeader, iter_headers
 from headrace.records.reader import iter_raw, read_body
@@ -170,6 +171,8 @@ class Load:
             self._slice_end = self._perf_counter() + SLICE_SECONDS
             before = offset
             for position, header in iter_headers(data):
+                # A flipped bit would be somebody's offset: nobody else looks at these bytes before they count.
+                check_stored(memoryview(data), position, len(data))
                 offset = max(offset, header.end_offset)
                 await self._batch(data, position, header)
                 if host.state is not State.LOADING:
