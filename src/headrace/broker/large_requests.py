@@ -39,7 +39,7 @@ class Portions(NamedTuple):
     size: int = 200
     from_bytes: int = LARGE_BYTES
     unique: bool = False
-    """What is named twice is answered once."""
+    """What is asked twice in the same words is answered once."""
 
     def split(self, message: Any) -> Iterator[Any]:
         """Messages of at most `size` rows. A message without rows is one portion: it may ask for everything."""
@@ -88,7 +88,7 @@ class Portions(NamedTuple):
 def _name(row: Any) -> Any:
     """What tells rows of one array from each other."""
     if hasattr(row, "resource_name"):
-        return row.resource_type, row.resource_name
+        return row.resource_type, row.resource_name, tuple(getattr(row, "configuration_keys", None) or ())
     return getattr(row, "name", None) or getattr(row, "topic", None) or getattr(row, "topic_id", None)
 
 
