@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from headrace.broker.syncer import Syncer
 
 
+Findings = dict[tuple["Partition", int], tuple[LogConfig, tuple[Prepared, bytearray] | KafkaError]]
+"""By partition, and where the batch begins in the bytes of its request."""
+
+
 class Environment:
     """Given to each of them. The last group is for a cluster, and set by `Replicas`."""
 
@@ -48,5 +52,5 @@ class Environment:
         self.no_room: Callable[[Partition], None] = lambda partition: None
         self.checks_records = False
         """Some topic is not `plain`, or was."""
-        self.prepared: dict[tuple[Partition, int], tuple[LogConfig, tuple[Prepared, bytearray] | KafkaError]] = {}
-        """What a thread found of the batches of the request at hand, by where they begin in its bytes."""
+        self.prepared: Findings = {}
+        """What a thread found of the batches of the one request that is being handled now. Empty between two requests."""

@@ -9,9 +9,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import PRODUCE, Answer, Request
+from headrace.broker.environment import Environment, Findings
 from headrace.broker.handlers.produce import ProduceHandler
 from headrace.broker.handlers.produce_shortcut import Hosted
-from headrace.broker.partition import Environment, Partition
+from headrace.broker.partition import Partition
 from headrace.errors import KafkaError
 from headrace.metadata.names import INTERNAL
 from headrace.protocol.headers import CLIENT_ID_AT
@@ -80,7 +81,8 @@ class RecordChecks:
         return found
 
     async def _check_then_append(self, request: Request, frame: bytearray, pos: int, heavy: Heavy) -> None:
-        prepared = self._environment.prepared
+        # Of this request only: others come while it waits, with batches for the same partitions at the same places.
+        prepared: Findings = {}
         connection = request.connection
         view = memoryview(frame)
         try:
@@ -97,7 +99,11 @@ class RecordChecks:
                 request.api_key = PRODUCE
                 request.buf, request.view = frame, view
                 request.pos, request.end = CLIENT_ID_AT, len(frame)
-                answer = self._handler(request, pos)
+                try:
+                    self._environment.prepared = prepared
+                    answer = self._handler(request, pos)
+                finally:
+                    self._environment.prepared = {}
         except ProtocolError as error:
             connection.unreadable(error)
             return
@@ -108,8 +114,6 @@ class RecordChecks:
             return
         finally:
             request.let_go()
-            for partition, start, _ in heavy:
-                prepared.pop((partition, start), None)
         if answer is None:
             connection.go_on()
         else:
