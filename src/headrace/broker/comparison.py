@@ -62,8 +62,13 @@ class Comparison:
         was_compacted = self._broker.maintenance.cleaner.has_cleaned(partition)
         if log.config.compact or was_compacted or log.holes or not found:
             return
-        start = max(log.log_start_offset, found[0][0].base_offset)
-        end = min(partition.high_watermark, log.active.base_offset)
+        first_read, last_read = found[0][0].base_offset, found[-1][1].target
+        between = [one for one in log.segments if one.size and first_read <= one.base_offset <= last_read.base_offset]
+        if between != [segment for segment, _ in found]:
+            return  # something was put back or taken out meanwhile: the next pass reads all of it
+        start = max(log.log_start_offset, first_read)
+        # Not up to where the log is closed by now: what was closed since the pass began was not read.
+        end = min(partition.high_watermark, last_read.end_offset)
         first, last = -(-start // CELL_OFFSETS), end // CELL_OFFSETS
         if first >= last:
             return
