@@ -68,8 +68,16 @@ class Controller:
         self, image: Image, request: m.CreateTopicsRequest, describable: Allowed = _everything
     ) -> Outcome[m.CreateTopicsResponse]:
         config = self._config(image)
+        described: dict[tuple[tuple[str, str], ...], list[Any]] = {}
 
         def effective(overrides: Mapping[str, str]) -> list[Any]:
+            """Topics of one request mostly have the same options: to describe these is most of the work, and done once."""
+            key = tuple(overrides.items())
+            if key not in described:
+                described[key] = describe(overrides)
+            return described[key]
+
+        def describe(overrides: Mapping[str, str]) -> list[Any]:
             return [
                 m.CreateTopicsResponse.CreatableTopicConfigs(
                     name=entry.name,

@@ -107,6 +107,8 @@ def create_topics(
     counts: dict[str, int] = {}
     for topic in request.topics:
         counts[topic.name] = counts.get(topic.name, 0) + 1
+    # Nothing is worked out for a request that is refused whole: each new topic is one change at the least.
+    check_size(sum(count == 1 for name, count in counts.items() if name not in image.topic_ids))
     records: list[Record] = []
     results: list[Any] = []
     for topic in request.topics:

@@ -444,3 +444,24 @@ def test_unclean_election_by_request() -> None:
     assert elect(cluster, 1, [("t", [0])]) == [("t", 0, Err.NONE)]
     assert leaders(cluster)[0][0] == 2
     assert elect(cluster, 1, [("t", [0])]) == [("t", 0, Err.ELECTION_NOT_NEEDED)]
+
+
+def many_topics(count: int) -> m.CreateTopicsRequest:
+    kind = m.CreateTopicsRequest
+    topics = [kind.CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=1) for number in range(count)]
+    return kind(topics=topics, timeout_ms=1000, validate_only=True)
+
+
+def test_options_that_many_topics_share_are_described_once() -> None:
+    cluster = Cluster(3)
+    found = cluster.controller.create_topics(cluster.image, many_topics(50)).response.topics
+    assert len(found) == 50 and len(found[0].configs) > 20
+    assert all(topic.configs is found[0].configs for topic in found)
+
+
+def test_a_request_for_too_many_topics_is_refused_before_anything_is_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(3)
+    monkeypatch.setattr("headrace.metadata.topics._create_topic", lambda *_: pytest.fail("worked out"))
+    with pytest.raises(KafkaError) as refused:
+        cluster.controller.create_topics(cluster.image, many_topics(10_001))
+    assert refused.value.error is Err.POLICY_VIOLATION
