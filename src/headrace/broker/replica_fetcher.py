@@ -82,7 +82,8 @@ class Copy:
     """One partition as it is copied in one leader epoch."""
 
     __slots__ = (
-        "backoff_ms", "behind", "fetcher", "leader_epoch", "log_start", "partition", "patch", "since", "timer", "unvouched",
+        "asked", "backoff_ms", "behind", "fetcher", "leader_epoch", "log_start", "partition", "patch", "since", "timer",
+        "unvouched",
     )  # fmt: skip
 
     def __init__(self, fetcher: "LeaderFetcher", partition: Partition) -> None:
@@ -91,6 +92,8 @@ class Copy:
         self.leader_epoch = partition.leader_epoch
         self.log_start = -1
         """As the leader was last told."""
+        self.asked = 0
+        """The offset that was last asked for."""
         self.since = 0
         """The request that first named it: answers to earlier ones are about another epoch. 0: not asked for now."""
         self.backoff_ms = BACKOFF_MS
@@ -244,7 +247,8 @@ class LeaderFetcher:
             self._delay_over(copy)
 
     def ask_again(self, copy: Copy) -> None:
-        """What to ask for has changed, and not by an answer."""
+        """What to ask for has changed, and not by an answer: those on their way are about something else."""
+        self._leave_session(copy)
         if copy.timer is not None:
             copy.timer.cancel()
         self._delay_over(copy)
@@ -447,6 +451,7 @@ class LeaderFetcher:
                 offset, epoch = copy.next_offset, copy.last_epoch
             else:
                 offset, epoch = log.end_offset, log.epochs.latest_epoch
+            copy.asked = offset
             row = partition.index, copy.leader_epoch, offset, epoch, log_start, partition_bytes
             rows = topics.get(partition.topic_id)
             if rows is None:

@@ -50,8 +50,9 @@ class Truncation:
         """
         partition = copy.partition
         _, _, _, high_watermark, log_start, records, _ = row
-        if self._broker.repairs.is_busy(partition):
-            self._delay(copy)  # less may be missing in a moment
+        if self._broker.repairs.is_busy(partition) or copy.asked > copy.next_offset:
+            # Less may be missing in a moment; or this came for what was asked before anything was missing.
+            self._delay(copy)
             return
         hole = min(partition.log.holes, key=lambda hole: hole.start_offset)
         if hole.end_offset > high_watermark:

@@ -9,7 +9,8 @@ from headrace.errors import Err
 from headrace.records.layout import iter_headers
 from headrace.storage.segment import file_name
 from headrace.storage.swap import Cleaned, begin_swap
-from tests.unit.broker.replicated import DATA, Brokers, T, contents, run
+from tests.unit.broker.replicated import DATA, TOPIC_ID, Brokers, T, contents, run
+from tests.unit.broker.sim import records
 
 
 def test_a_wiped_disk_copies_everything_and_is_out_of_the_isr_until_then() -> None:
@@ -169,6 +170,39 @@ def test_a_damaged_segment_is_repaired_in_place_and_the_rest_of_the_log_stays() 
         assert not brokers.partition(3).log.holes
 
     run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_records_on_their_way_when_damage_is_found_are_not_taken_for_what_is_missing(seed: int) -> None:
+    """1. A follower asks for what comes behind its end, and the leader sends it. 2. The follower finds damage. 3. The answer
+    comes. Were it taken for the answer about the hole, all of the log behind the hole would be cut off."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2, 3])
+        await in_segments(brokers)
+        wire = await brokers.wire(1)
+        stopped = False
+
+        async def write() -> None:
+            while not stopped:
+                row = {"index": 0, "records": records(1)}
+                topic = {"topic_id": TOPIC_ID, "partition_data": [row]}
+                await wire.ask("Produce", 13, {"acks": 1, "timeout_ms": 5000, "topic_data": [topic]})
+
+        writing = asyncio.ensure_future(write())
+        await asyncio.sleep(0.1)
+        brokers.dictator.change(isr=[1, 2])
+        for base in (0, 30, 60):
+            flip(brokers, 3, base)
+            find(brokers, 3, base)
+            await brokers.until(lambda: not brokers.partition(3).log.holes, timeout_s=60)
+        stopped = True
+        await writing
+        wire.close()
+        assert brokers.broker(3).metrics.truncations == 0 and brokers.broker(3).metrics.holes_mended == 3
+        await brokers.in_step([1, 2, 3])
+
+    run(scenario, seed=seed)
 
 
 def test_what_the_leader_no_longer_has_is_forgotten() -> None:
