@@ -60,10 +60,23 @@ def read_manifest(disk: Disk, path: str, names: Sequence[str], report: RecoveryR
         if swap is not None and swap.base_offset <= base < swap.end_offset:
             continue  # replaced, or about to be
         entry = manifest.get(base)
-        if entry is not None and file_name(base, ".log") not in names:
+        if entry is not None and file_name(base, ".log") not in names and _is_file_of(disk, path, entry):
             manifest.begin_at(max(manifest.start, entry.end_offset))
     manifest.save(disk, path)
     return manifest
+
+
+def _is_file_of(disk: Disk, path: str, entry: Entry) -> bool:
+    """Whether a `.deleted` file is the segment that the manifest names. What a compaction has replaced is left under the same
+    name for a while, and says nothing about the segment in its place."""
+    deleted = f"{path}/{file_name(entry.base_offset, '.log' + DELETED_SUFFIX)}"
+    if disk.size(deleted) != entry.size:
+        return False
+    file = disk.open(deleted, readonly=True)
+    try:
+        return fingerprint(file, entry.size) == (entry.head, entry.tail)
+    finally:
+        file.close()
 
 
 class Roll:

@@ -291,7 +291,10 @@ class LogManager:
         try:
             may_have_had = item.vouched_end > item.log_start or item.log_dir.forgetful
             if (owner := stranger(self.disk, item.folder)) is not None:
-                may_have_had = self._set_stranger_aside(item, owner)
+                self._set_stranger_aside(item, owner)
+                # Files were there, whosever they are: it is not for a broker to begin anew without them.
+                self.missing[partition] = item if item.vouched_end > item.log_start else unknown(item)._replace(is_known=True)
+                return
             if may_have_had and not (self.disk.exists(item.folder) and any(".log" in name for name in self.disk.list(item.folder))):
                 self.missing[partition] = item if item.vouched_end > item.log_start else unknown(item)
                 return
@@ -320,13 +323,12 @@ class LogManager:
         self.lost = self.lost or log.recovery.quarantined or log.end_offset < vouched_end
         self._add(item.log_dir, log)
 
-    def _set_stranger_aside(self, item: "ToLoad", owner: str) -> bool:
+    def _set_stranger_aside(self, item: "ToLoad", owner: str) -> None:
         """Another partition's folder is in this one's place. What was in it is missing, and may be found elsewhere."""
         aside = f"{item.folder}.{self.make_uuid().hex()}-stray"
         self.disk.rename(item.folder, aside)
         self.disk.sync_dir(item.log_dir.path)
         self.notes.append(f"{item.folder} holds the files of {owner}: renamed to {aside}; stop this node and put folders back in their places")
-        return True
 
     def _add(self, log_dir: LogDir, log: Log) -> None:
         self.logs[log.topic, log.partition] = log

@@ -439,3 +439,19 @@ def test_a_segment_with_damage_in_it_is_mended_from() -> None:
     log = log_of(start(disk, large))
     assert holes(log) == [(0, second)]
     assert disk.read_bytes(path(0, ".log.corrupt")) == data
+
+
+def test_what_a_compaction_has_replaced_says_nothing_about_what_is_in_its_place() -> None:
+    """Its files stay under the same name with `.deleted` behind it for a minute, as those do that retention deletes."""
+    disk = written(COMPACT)
+    put(disk, path(0, ".log.deleted"), disk.read_bytes(path(0)) + disk.read_bytes(path(4)))
+    disk.remove(path(0))
+    log = log_of(start(disk, COMPACT))
+    assert log.log_start_offset == 0 and holes(log) == [(0, 4)]
+
+
+def test_a_deletion_that_was_interrupted_is_no_loss() -> None:
+    disk = written()
+    disk.rename(path(0), path(0, ".log.deleted"))
+    log = log_of(start(disk))
+    assert log.log_start_offset == 4 and holes(log) == [] and readable(log) == list(range(4, END))

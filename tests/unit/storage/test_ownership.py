@@ -72,3 +72,12 @@ def test_one_witness_is_enough() -> None:
     disk.remove(f"/data/t-0/{PARTITION_METADATA}")
     disk.remove(f"/data/t-1/{MANIFEST}")
     assert (stranger(disk, "/data/t-0"), stranger(disk, "/data/t-1")) == ("t-1", "t-0")
+
+
+def test_a_folder_that_is_set_aside_is_missed_though_no_checkpoint_says_what_it_had() -> None:
+    disk = with_two_partitions()
+    disk.remove(f"/data/t-0/{MANIFEST}")
+    disk.replace_bytes("/data/t-0/partition.metadata", disk.read_bytes("/data/t-1/partition.metadata"))
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint"):
+        disk.remove(f"/data/{name}")
+    assert opened(disk).missing["t", 0].is_known, "it is not begun anew in silence"
