@@ -7,8 +7,8 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.records.layout import iter_headers
+from headrace.storage.checking import verify_file
 from headrace.storage.files import RealDisk
-from headrace.storage.recovery import verify_file
 from headrace.testing.cluster import TestCluster
 
 RECORDS = 400

@@ -13,7 +13,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import ClientError
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record
-from headrace.storage.segment import file_name
+from headrace.storage.file_names import file_name
 from headrace.testing.simulator.brokers import DATA, broker
 from headrace.testing.simulator.disk import MemoryDisk
 from headrace.testing.simulator.loop import SimClock

@@ -5,7 +5,6 @@ durable (`durability=fsync`) or written (`durability=replicated`), and only then
 writes what its leader sends, byte for byte, and learns from it what is committed.
 """
 
-import errno
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from headrace.records.layout import LOG_OVERHEAD, TRANSACTIONAL, iter_headers
 from headrace.records.validation import Rules, prepare
 from headrace.replication.partition import LeaderState
 from headrace.replication.throttle import is_throttled
-from headrace.storage.files import start_writeback
+from headrace.storage.files import NO_SPACE, start_writeback
 from headrace.storage.log import Log
 
 if TYPE_CHECKING:
@@ -373,7 +372,7 @@ class Partition:
         return KafkaError(Err.NOT_LEADER_OR_FOLLOWER)
 
     def _storage_error(self, error: OSError) -> KafkaError:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) and self.log.failed is None:
+        if error.errno in NO_SPACE and self.log.failed is None:
             logger.error("%s: no space left; the write was refused whole", self)
             self.environment.no_room(self)
             return KafkaError(Err.KAFKA_STORAGE_ERROR, NO_ROOM)

@@ -14,14 +14,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
 from headrace.broker.partition import Partition
 from headrace.errors import Err, KafkaError
-from headrace.records.layout import CRC_FROM, BatchHeader, iter_headers
+from headrace.records.batch import crc_matches
+from headrace.records.layout import BatchHeader, iter_headers
+from headrace.storage.file_names import CORRUPT_SUFFIX
+from headrace.storage.holes import Hole
 from headrace.storage.log import Log
 from headrace.storage.mending import begin_mending, discard_part
-from headrace.storage.recovery import CORRUPT_SUFFIX, Hole
 from headrace.storage.salvage import Part, salvage
 from headrace.storage.segment_writer import SegmentWriter
 from headrace.storage.swap import discard
@@ -189,7 +189,7 @@ class Patch:
             if self.next_offset >= hole.end_offset:
                 break
             batch = records[position : position + header.size]
-            if crc32c(batch[CRC_FROM:]) != header.crc:
+            if not crc_matches(header, batch):
                 raise KafkaError(Err.CORRUPT_MESSAGE, f"record batch at offset {header.base_offset}: CRC mismatch")
             self._check(header)
             assert self._writer is not None

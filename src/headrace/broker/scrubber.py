@@ -18,6 +18,7 @@ from headrace.broker.comparison import Comparison
 from headrace.broker.partition import Partition
 from headrace.broker.worker import UNLIMITED
 from headrace.protocol.scrub_tag import ScrubStatus
+from headrace.storage.checkpoints import TopicPartition
 from headrace.storage.log import Log
 from headrace.storage.scrub import Checked, Target, scrub
 from headrace.storage.segment import Segment
@@ -37,8 +38,6 @@ PORTION_SECONDS = 300
 PORTION_BYTES_MAX = 4 << 30
 PORTION_FILES_MAX = 2_000
 """One process reads so much before the next one is told what is there by then."""
-
-TopicPartition = tuple[str, int]
 
 
 class Progress(msgspec.Struct):

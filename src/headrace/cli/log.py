@@ -17,7 +17,7 @@ from headrace.cli.dump.verify import verify_indexes
 from headrace.cli.output import command_group
 from headrace.cli.scrub import scrub_folders
 from headrace.client.errors import ClientError
-from headrace.storage.recovery import CORRUPT_SUFFIX
+from headrace.storage.file_names import CORRUPT_SUFFIX
 
 app = command_group("Look into the files that a broker keeps.", no_args_is_help=True)
 

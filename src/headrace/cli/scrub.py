@@ -16,8 +16,8 @@ from headrace.cli.topic import checked_text
 from headrace.client.admin import Admin
 from headrace.client.errors import ClientError
 from headrace.protocol.scrub_tag import ScrubQuestion, ScrubStatus
+from headrace.storage.file_names import CORRUPT_SUFFIX
 from headrace.storage.files import RealDisk
-from headrace.storage.recovery import CORRUPT_SUFFIX
 from headrace.storage.scrub import EVERYTHING, Target, check
 
 POLL_S = 0.25

@@ -15,9 +15,9 @@ from headrace.errors import KafkaError
 from headrace.quorum import DamagedMetadata
 from headrace.records.batch import check_stored
 from headrace.records.layout import CRC_AT, CRC_FROM, HEADER_BYTES, LOG_OVERHEAD
+from headrace.storage.file_names import OFFSET_DIGITS
 from headrace.storage.files import Disk
 
-OFFSET_DIGITS = 20
 _SEGMENT = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.log")
 _BASE_OFFSET = Struct(">q")
 _LENGTH = Struct(">i")

@@ -33,9 +33,9 @@ from headrace.quorum.state import read_state
 from headrace.raft.types import Election, ReplicaKey
 from headrace.raft.voters import History, VoterSet
 from headrace.records.layout import BatchHeader, iter_headers
+from headrace.storage.file_names import file_name
 from headrace.storage.files import Disk
 from headrace.storage.log import Log
-from headrace.storage.segment import file_name
 
 logger = logging.getLogger("headrace.quorum")
 

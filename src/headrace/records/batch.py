@@ -48,6 +48,7 @@ __all__ = [
     "build_batch",
     "check_incoming",
     "check_stored",
+    "crc_matches",
     "iter_headers",
     "iter_records",
     "next_sequence",
@@ -124,6 +125,11 @@ def validate(
 def stamp(buf: bytearray | memoryview, pos: int, base_offset: int, length: int, leader_epoch: int) -> None:
     """Give a batch of `length` (its header's) its place in the log. Offset and epoch stand outside the CRC."""
     _pack_place(buf, pos, base_offset, length, leader_epoch)  # one call, though the length stays as it was
+
+
+def crc_matches(header: BatchHeader, batch: Buffer) -> bool:
+    """Whether the bytes of one whole batch are those that its header's CRC was made of."""
+    return crc32c(memoryview(batch)[CRC_FROM:]) == header.crc
 
 
 def check_stored(view: memoryview, start: int, end: int) -> BatchHeader:

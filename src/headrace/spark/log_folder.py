@@ -28,7 +28,7 @@ from headrace.storage.checkpoints import (
     CorruptCheckpoint,
     decode_offsets,
 )
-from headrace.storage.index_sums import SUFFIX as SUMS_SUFFIX
+from headrace.storage.file_names import SNAPSHOT_SUFFIX, SUMS_SUFFIX, file_name
 from headrace.storage.index_sums import TAIL_BYTES, IndexSums
 from headrace.storage.indexes import CorruptIndex, OffsetIndex, TimeIndex, decode_aborted
 
@@ -200,7 +200,7 @@ class PartitionFolder:
         active = segments[-1].base_offset if segments else 0
         if len(segments) < 2:
             return active
-        path = self.path / f"{active:020d}.snapshot"
+        path = self.path / file_name(active, SNAPSHOT_SUFFIX)
         states = ProducerStates()
         try:
             states.load(path.read_bytes(), 0, OFFSET_MAX)

@@ -80,7 +80,7 @@ OWN_SEPARATOR = "\t"
 """Kafka reads any white space and writes blanks. So a checkpoint with tabs was last written by Headrace."""
 
 
-def in_own_hand(*files: bytes) -> bool:
+def written_by_headrace(*files: bytes) -> bool:
     """Whether these checkpoints, of which there is at least a line, were all last written by Headrace.
 
     Apache Kafka writes high watermarks as soon as it leads or follows anything in a dir, before it deletes, cuts or compacts

@@ -25,6 +25,7 @@ from headrace.records.layout import (
 )
 from headrace.records.reader import Span, iter_spans, read_body
 from headrace.replication.producers import AbortedTransaction
+from headrace.storage.file_names import file_name
 from headrace.storage.files import Disk, RealDisk
 from headrace.storage.indexes import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX, TIME_ENTRY_BYTES
 from headrace.storage.segment_writer import SegmentWriter, TooLarge
@@ -295,7 +296,7 @@ def _batches(
     disk: Disk, job: Compaction, base_offset: int, pace: Callable[[int], None]
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Every batch of a segment, its CRC and its place in order checked: a copy of damage would look whole."""
-    path = f"{job.folder}/{base_offset:020d}.log"
+    path = f"{job.folder}/{file_name(base_offset, '.log')}"
     size = dict(job.segments)[base_offset]
     next_offset, end_offset = base_offset, _end_of(job, base_offset)
     file = disk.open(path, readonly=True)

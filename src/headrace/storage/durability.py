@@ -3,7 +3,6 @@
 The loop takes a plan, a thread runs it, the loop marks it. Nothing in a plan changes after it was taken.
 """
 
-import errno
 from collections.abc import Mapping
 from contextlib import suppress
 from threading import Lock
@@ -11,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from headrace.storage.checkpoints import PARTITION_METADATA
 from headrace.storage.epochs import FILE_NAME as EPOCHS
-from headrace.storage.files import Disk, File
+from headrace.storage.files import NO_SPACE, Disk, File
 from headrace.storage.manifest import Entry, Manifest, fingerprint
 from headrace.storage.pool import Handle
 from headrace.storage.segment import WALK_BYTES, Segment
@@ -157,7 +156,7 @@ class SyncPlan:
                 if not self.folder.abandoned:
                     self.disk.replace_bytes(path, data)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in NO_SPACE:
                 raise
             self.epochs_missing = True
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from crc32c import crc32c
 
-from headrace.records.layout import CRC_FROM, HEADER_BYTES, LENGTH_MIN, LOG_OVERHEAD
+from headrace.records.layout import CRC_AT, CRC_FROM, HEADER_BYTES, LENGTH_MIN, LOG_OVERHEAD, MAGIC_AT
 
 READ_BYTES = 1 << 20
 
@@ -60,7 +60,7 @@ def check_piece(piece: Piece) -> tuple[int, str | None]:
         used = 0
         while len(chunk) - used >= HEADER_BYTES:
             size = int.from_bytes(chunk[used + 8 : used + 12], "big", signed=True) + LOG_OVERHEAD
-            if size < LENGTH_MIN + LOG_OVERHEAD or chunk[used + 16] != 2:
+            if size < LENGTH_MIN + LOG_OVERHEAD or chunk[used + MAGIC_AT] != 2:
                 return at + used, "no batch where the one before it ends"
             if size > len(chunk) - used:
                 if used or at + size > piece.length:
@@ -68,7 +68,7 @@ def check_piece(piece: Piece) -> tuple[int, str | None]:
                 chunk = memoryview(piece.read(size, at))
                 if len(chunk) < size:
                     return at, "the file ends inside a batch"
-            crc = int.from_bytes(chunk[used + 17 : used + 21], "big")
+            crc = int.from_bytes(chunk[used + CRC_AT : used + CRC_FROM], "big")
             if crc32c(chunk[used + CRC_FROM : used + size]) != crc:
                 return at + used, "CRC mismatch"
             used += size

@@ -7,15 +7,10 @@ import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from headrace.storage.file_names import CORRUPT_SUFFIX, CUT_SUFFIX, INDEX_SUFFIXES, file_name, segment_bases
 from headrace.storage.files import Disk
-from headrace.storage.indexing import INDEX_SUFFIXES
-from headrace.storage.segment import Segment, file_name
+from headrace.storage.segment import Segment
 
-CORRUPT_SUFFIX = ".corrupt"
-"""A segment with damage that its log leaves a hole for. An empty file keeps the place of one that is gone."""
-CUT_SUFFIX = ".cut"
-"""Bytes behind the place where a log was cut: no longer part of it, kept for a person to look at."""
-OFFSET_DIGITS = 20
 WHAT_TO_DO = (
     "reading them is an error. Where other replicas have them, they are copied, and there is nothing to do. Else stop this node"
     " and restore {file} from a backup; or give them up: delete records up to {end} (DeleteRecords), or remove {place} while"
@@ -75,6 +70,12 @@ def leave_place(disk: Disk, folder: str, offset: int) -> str:
     return path
 
 
+def kept_places(folder: str, names: Sequence[str]) -> dict[int, str]:
+    """The `.corrupt` files of a folder, by offset: each keeps the place of what is set aside or gone."""
+    suffix = ".log" + CORRUPT_SUFFIX
+    return {base: f"{folder}/{file_name(base, suffix)}" for base in sorted(segment_bases(names, suffix))}
+
+
 def set_segment_aside(disk: Disk, segment: Segment, suffix: str) -> str:
     """Rename a segment's log so that nothing serves or deletes it; its indexes can be derived again."""
     source = segment.path(".log")
@@ -108,13 +109,3 @@ def retire_place(disk: Disk, path: str) -> None:
         put_away(disk, path)
     else:
         disk.remove(path)
-
-
-def segment_bases(names: Sequence[str], suffix: str) -> list[int]:
-    """The offsets of files that are named by one, and end so."""
-    bases = []
-    for name in names:
-        stem = name.removesuffix(suffix)
-        if stem != name and len(stem) == OFFSET_DIGITS and stem.isdigit():
-            bases.append(int(stem))
-    return bases

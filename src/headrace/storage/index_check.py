@@ -3,7 +3,7 @@
 Made and finished on the loop, run in a thread in between.
 """
 
-from headrace.storage.index_sums import SUFFIX as SUMS_SUFFIX
+from headrace.storage.file_names import SUMS_SUFFIX
 from headrace.storage.indexes import CorruptIndex
 from headrace.storage.indexing import (
     CorruptSegment,

@@ -11,7 +11,6 @@ from crc32c import crc32c
 
 from headrace.storage.indexes import CorruptIndex
 
-SUFFIX = ".indexsum"
 TAIL_BYTES = 64
 """So many bytes from the end of a log file tell it from another one of the same size."""
 NOT_KNOWN = -1

@@ -9,7 +9,6 @@ from crc32c import crc32c
 
 from headrace.records.layout import HEADER_BYTES, LENGTH_MIN, LOG_OVERHEAD
 from headrace.storage.files import OUT_OF_DESCRIPTORS, Disk, File
-from headrace.storage.index_sums import SUFFIX as SUMS_SUFFIX
 from headrace.storage.index_sums import TAIL_BYTES, IndexSums
 from headrace.storage.indexes import (
     POSITION_MAX,
@@ -19,8 +18,6 @@ from headrace.storage.indexes import (
     TimeIndex,
 )
 
-INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex", SUMS_SUFFIX)
-"""All that can be derived from a `.log` file and lies beside it."""
 WALK_BYTES = 1 << 20
 LARGE_BATCH_BYTES = 65_536
 """From here on a header is read alone, and not with all that lies between it and the next."""

@@ -11,15 +11,14 @@ from itertools import pairwise
 
 from headrace.config import LogConfig
 from headrace.storage.checking import checked_batches, verify_file
+from headrace.storage.file_names import CORRUPT_SUFFIX, CUT_SUFFIX, DELETED_SUFFIX, file_name, segment_bases
 from headrace.storage.files import Disk
 from headrace.storage.holes import (
-    CORRUPT_SUFFIX,
-    CUT_SUFFIX,
     Hole,
     RecoveryReport,
+    kept_places,
     leave_place,
     retire_place,
-    segment_bases,
     set_segment_aside,
 )
 from headrace.storage.manifest import (
@@ -32,8 +31,7 @@ from headrace.storage.manifest import (
     entry_of,
     fingerprint,
 )
-from headrace.storage.retention import DELETED_SUFFIX
-from headrace.storage.segment import CorruptSegment, Segment, file_name
+from headrace.storage.segment import CorruptSegment, Segment
 
 
 def end_of(segment: Segment) -> int:
@@ -79,7 +77,7 @@ def _is_file_of(disk: Disk, path: str, entry: Entry) -> bool:
         file.close()
 
 
-class Roll:
+class ManifestCheck:
     """Holds the segments that are there against the manifest. Everything it finds is in the report, and in the manifest."""
 
     def __init__(
@@ -100,15 +98,12 @@ class Roll:
         self.manifest = manifest
         self.log_start = log_start
         self.report = report
-        self.places = {
-            base: f"{path}/{file_name(base, '.log' + CORRUPT_SUFFIX)}"
-            for base in sorted(segment_bases(names, ".log" + CORRUPT_SUFFIX))
-        }
+        self.places = kept_places(path, names)
         """Files that keep the place of what is set aside or gone."""
         self._alike: set[tuple[int, int]] = set()
         """Sizes and times that two segments share: they do not tell one from the other."""
 
-    def call(self) -> None:
+    def run(self) -> None:
         manifest = self.manifest
         self._settle_swap()
         self._settle_deletion()

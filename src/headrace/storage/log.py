@@ -16,10 +16,10 @@ from headrace.storage import epochs as epoch_file
 from headrace.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from headrace.storage.durability import DirtyPaths, SegmentSync, SyncPlan
 from headrace.storage.epochs import EpochCache
+from headrace.storage.file_names import INDEX_SUFFIXES
 from headrace.storage.files import Buffer, Disk, File
 from headrace.storage.holes import Hole, RecoveryReport, leave_place
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX
-from headrace.storage.indexing import INDEX_SUFFIXES
 from headrace.storage.joining import covered_until
 from headrace.storage.manifest import Manifest, lost_entry
 from headrace.storage.mending import close_damaged

@@ -30,8 +30,8 @@ from headrace.storage.checkpoints import (
     decode_offsets,
     encode_clean_shutdown,
     encode_uuid,
-    in_own_hand,
     new_uuid,
+    written_by_headrace,
 )
 from headrace.storage.files import Disk, make_durable_dirs
 from headrace.storage.log import Log
@@ -226,7 +226,7 @@ class LogManager:
         log_starts = self._read_offsets(log_dir, LOG_STARTS)
         log_dir.high_watermarks = self._read_offsets(log_dir, HIGH_WATERMARKS)
         log_dir.cleaned = self._read_offsets(log_dir, CLEANER_OFFSETS)
-        log_dir.manifests_trusted = in_own_hand(*map(partial(self._read_file, log_dir), (RECOVERY_POINTS, HIGH_WATERMARKS)))
+        log_dir.manifests_trusted = written_by_headrace(*map(partial(self._read_file, log_dir), (RECOVERY_POINTS, HIGH_WATERMARKS)))
         log_dir.checkpoints.loaded(recovery_points, log_starts, log_dir.high_watermarks)
 
         def item(partition: TopicPartition) -> ToLoad:

@@ -2,7 +2,7 @@
 
 A line is written only once its segment is on the disk, and taken out before its files go or change. So the file never
 vouches for what a power cut could take, and an older state of its end only vouches for less. Kafka passes over the name;
-whether it has run on the folder since, `checkpoints.in_own_hand` tells.
+whether it has run on the folder since, `checkpoints.written_by_headrace` tells.
 
 The first lines are written together, as a whole file: `headrace-segments 1 <start> <count> <folder>`, then so many segments.
 What is rolled later is appended line by line. Every line ends with its own checksum.

@@ -16,13 +16,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from headrace.replication.producers import ProducerStates
+from headrace.storage.file_names import CLEANED_SUFFIX, SEGMENT_SUFFIXES, file_name
 from headrace.storage.files import Disk
-from headrace.storage.holes import CORRUPT_SUFFIX, Hole
+from headrace.storage.holes import Hole, leave_place
 from headrace.storage.manifest import entry_of
 from headrace.storage.salvage import Part
-from headrace.storage.segment import Segment, file_name
+from headrace.storage.segment import Segment
 from headrace.storage.snapshots import replay
-from headrace.storage.swap import CLEANED_SUFFIX, SEGMENT_SUFFIXES
 
 if TYPE_CHECKING:
     from headrace.storage.log import Log
@@ -47,9 +47,7 @@ class Mending:
             # Before anything is in the place of a segment that was set aside: it would look like another file there.
             log.manifest.save(log.disk, log.path)
             if part.end_offset < hole.end_offset:
-                self._marker = f"{log.path}/{file_name(part.end_offset, '.log' + CORRUPT_SUFFIX)}"
-                log.disk.open(self._marker, create=True).close()
-                log.disk.sync_dir(log.path)
+                self._marker = leave_place(log.disk, log.path, part.end_offset)
             put_in_place(log.disk, log.path, part.base_offset)
             self.done = True
 

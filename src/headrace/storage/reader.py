@@ -12,8 +12,9 @@ from contextlib import suppress
 from headrace.errors import Err, KafkaError
 from headrace.replication.producers import AbortedTransaction, ProducerStates
 from headrace.storage import lookup
+from headrace.storage.file_names import CORRUPT_SUFFIX
 from headrace.storage.files import Disk, File
-from headrace.storage.holes import CORRUPT_SUFFIX, Hole, RecoveryReport, set_segment_aside
+from headrace.storage.holes import Hole, RecoveryReport, set_segment_aside
 from headrace.storage.indexes import CorruptIndex
 from headrace.storage.lookup import TimedOffset
 from headrace.storage.manifest import Manifest

@@ -15,7 +15,7 @@ from headrace.records.batch import check_stored
 from headrace.records.layout import HEADER_BYTES, LOG_OVERHEAD, BatchHeader
 from headrace.replication.producers import ProducerStates
 from headrace.storage import epochs as epoch_file
-from headrace.storage.checking import OldFormat, checked_batches, verify_file
+from headrace.storage.checking import checked_batches
 from headrace.storage.checkpoints import (
     PARTITION_METADATA,
     CorruptCheckpoint,
@@ -23,41 +23,33 @@ from headrace.storage.checkpoints import (
 )
 from headrace.storage.durability import UNSYNCED, write_again
 from headrace.storage.epochs import EpochCache
+from headrace.storage.file_names import (
+    CLEANED_SUFFIX,
+    CORRUPT_SUFFIX,
+    CUT_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    SWAP_SUFFIX,
+    file_name,
+    segment_bases,
+)
 from headrace.storage.files import NO_SPACE, Disk
 from headrace.storage.first_read import Unchecked
 from headrace.storage.holes import (
-    CORRUPT_SUFFIX,
-    CUT_SUFFIX,
     Hole,
     RecoveryReport,
+    kept_places,
     leave_place,
     retire_place,
-    segment_bases,
     set_segment_aside,
 )
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX
-from headrace.storage.indexing import INDEX_SUFFIXES
-from headrace.storage.joining import Roll, check_joins, end_of, note_segments, read_manifest
+from headrace.storage.joining import ManifestCheck, check_joins, end_of, note_segments, read_manifest
 from headrace.storage.manifest import MANIFEST, Manifest
 from headrace.storage.pool import FilePool
-from headrace.storage.retention import DELETED_SUFFIX
-from headrace.storage.segment import WALK_BYTES, CorruptSegment, Segment, file_name
+from headrace.storage.segment import WALK_BYTES, CorruptSegment, Segment
 from headrace.storage.snapshots import Snapshots, load_producers
 from headrace.storage.swap import finish_swaps
-
-__all__ = [
-    "CORRUPT_SUFFIX",
-    "CUT_SUFFIX",
-    "INDEX_SUFFIXES",
-    "Hole",
-    "LoadedFolder",
-    "OldFormat",
-    "RecoveryReport",
-    "checked_batches",
-    "load_folder",
-    "set_segment_aside",
-    "verify_file",
-]
 
 
 @dataclass(slots=True)
@@ -122,15 +114,15 @@ def load_folder(
         if manifest.entries:
             report.synced_end = max(recovery_point, manifest.end_offset)
             committed = max(committed or 0, manifest.end_offset)
-        roll = Roll(disk, path, segments, names, manifest, config, log_start, report)
-        roll.call()
+        check = ManifestCheck(disk, path, segments, names, manifest, config, log_start, report)
+        check.run()
         if segments and (last := manifest.get(segments[-1].base_offset)) is not None:
             # The active segment is gone, or never got to the disk: nothing is appended to one that is closed.
             segments.append(Segment.create(pool, path, last.end_offset, config, now_ms))
-        places = roll.places
+        places = check.places
         _add_known_holes(disk, places, segments, report)
     else:
-        places = {b: f"{path}/{file_name(b, '.log' + CORRUPT_SUFFIX)}" for b in segment_bases(names, ".log" + CORRUPT_SUFFIX)}
+        places = kept_places(path, names)
         _add_known_holes(disk, places, segments, report)
         if manifest_trusted is not None:
             until = segments[-1].base_offset if clean and segments else recovery_point
@@ -199,10 +191,10 @@ def load_folder(
 
 def finish_interrupted(disk: Disk, path: str, names: Sequence[str], report: RecoveryReport) -> Sequence[str]:
     """Complete deletions and compaction swaps that a crash cut short; returns the names that are there then."""
-    deleted = [name for name in names if name.endswith(".deleted") and not name.endswith(".checkpoint.deleted")]
+    deleted = [name for name in names if name.endswith(DELETED_SUFFIX) and not name.endswith(".checkpoint" + DELETED_SUFFIX)]
     for name in deleted:
         disk.remove(f"{path}/{name}")
-    if any(name.endswith((".cleaned", ".swap")) for name in names):
+    if any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
         finish_swaps(disk, path)
         report.say("finished an interrupted compaction")
     elif not deleted:

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from headrace.config import LogConfig
 
-DELETED_SUFFIX = ".deleted"
-
 
 class SegmentFacts(NamedTuple):
     """What retention needs to know of one segment."""

@@ -10,15 +10,13 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import NamedTuple
 
-from crc32c import crc32c
-
-from headrace.records.layout import CRC_FROM, HEADER, HEADER_BYTES, LENGTH_MIN, BatchHeader
+from headrace.records.batch import crc_matches
+from headrace.records.layout import HEADER, HEADER_BYTES, LENGTH_MIN, MAGIC_AT, BatchHeader
 from headrace.storage.files import Disk, File
 from headrace.storage.segment_writer import SegmentWriter
 
 READ_BYTES = 4 << 20
 OFFSET_BYTES = 8
-MAGIC_AT = 16
 
 
 class Stretch(NamedTuple):
@@ -120,8 +118,7 @@ def _batch_at(file: File, position: int, size: int, next_offset: int, end_offset
         or position + header.size > size
     ):
         return None
-    data = memoryview(file.read(header.size, position))
-    return header if crc32c(data[CRC_FROM:]) == header.crc else None
+    return header if crc_matches(header, file.read(header.size, position)) else None
 
 
 def _next_batch(file: File, position: int, size: int, next_offset: int, end_offset: int) -> int:
@@ -200,7 +197,7 @@ def _copied(
         while position < end:
             header = BatchHeader._make(HEADER.unpack(file.read(HEADER_BYTES, position)))
             data = file.read(header.size, position)
-            if crc32c(memoryview(data)[CRC_FROM:]) != header.crc:
+            if not crc_matches(header, data):
                 raise OSError(f"{file.path} at byte {position}: changed while it was copied")
             writer.append(header, data)
             pace(len(data))

@@ -11,8 +11,8 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from headrace.records.layout import HEADER_BYTES
+from headrace.storage.checking import OldFormat, checked_batches
 from headrace.storage.files import Disk, File
-from headrace.storage.recovery import OldFormat, checked_batches
 from headrace.storage.segment import CorruptSegment
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

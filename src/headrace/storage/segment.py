@@ -8,6 +8,7 @@ import zlib
 
 from headrace.config import LogConfig
 from headrace.replication.producers import AbortedTransaction
+from headrace.storage.file_names import INDEX_SUFFIXES
 from headrace.storage.indexes import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -15,14 +16,12 @@ from headrace.storage.indexes import (
     TimeIndex,
     encode_aborted,
 )
-from headrace.storage.indexing import INDEX_SUFFIXES
 from headrace.storage.indexing import WALK_BYTES as WALK_BYTES
 from headrace.storage.indexing import CorruptSegment as CorruptSegment
 from headrace.storage.pool import FilePool, Handle
 from headrace.storage.segment_reader import NEVER as NEVER
 from headrace.storage.segment_reader import UNKNOWN_TIMESTAMP, SegmentReader
 from headrace.storage.segment_reader import Place as Place
-from headrace.storage.segment_reader import file_name as file_name
 
 TAIL_BATCHES = 512
 """The active segment remembers where its last batches lie, so that tail reads need neither index nor disk."""

@@ -16,9 +16,9 @@ from crc32c import crc32c
 
 from headrace.records.layout import HEADER, HEADER_BYTES, LENGTH_MIN, LOG_OVERHEAD, BatchHeader
 from headrace.replication.producers import AbortedTransaction
+from headrace.storage.file_names import SUMS_SUFFIX, file_name
 from headrace.storage.files import Disk
 from headrace.storage.index_sums import NOT_KNOWN, IndexSums
-from headrace.storage.index_sums import SUFFIX as SUMS_SUFFIX
 from headrace.storage.indexes import (
     RELATIVE_OFFSET_MAX,
     TIME_ENTRY_BYTES,
@@ -63,10 +63,6 @@ class Place(NamedTuple):
     size: int
     base_offset: int
     last_offset: int
-
-
-def file_name(offset: int, suffix: str) -> str:
-    return f"{offset:020d}{suffix}"
 
 
 class SegmentReader:

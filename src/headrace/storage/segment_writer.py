@@ -7,12 +7,11 @@ from crc32c import crc32c
 
 from headrace.records.layout import NO_TIMESTAMP, BatchHeader
 from headrace.replication.producers import AbortedTransaction
+from headrace.storage.file_names import CLEANED_SUFFIX, SUMS_SUFFIX, file_name
 from headrace.storage.files import Disk, File
-from headrace.storage.index_sums import SUFFIX as SUMS_SUFFIX
 from headrace.storage.index_sums import IndexSums
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex, encode_aborted
 from headrace.storage.indexing import read_tail
-from headrace.storage.swap import CLEANED_SUFFIX
 
 WRITE_BYTES = 1 << 20
 
@@ -46,7 +45,7 @@ class SegmentWriter:
         return file
 
     def _path(self, suffix: str) -> str:
-        return f"{self._folder}/{self._base_offset:020d}{suffix}"
+        return f"{self._folder}/{file_name(self._base_offset, suffix)}"
 
     def append(self, header: BatchHeader, data: bytes | memoryview) -> None:
         if self._size + len(data) > RELATIVE_OFFSET_MAX:

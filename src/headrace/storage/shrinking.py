@@ -15,11 +15,12 @@ from headrace.errors import Err, KafkaError
 from headrace.replication.producers import ProducerStates
 from headrace.storage.durability import DirtyPaths
 from headrace.storage.epochs import EpochCache
+from headrace.storage.file_names import DELETED_SUFFIX
 from headrace.storage.files import NO_SPACE
 from headrace.storage.holes import Hole, put_away
 from headrace.storage.pool import FilePool
 from headrace.storage.reader import LogReader
-from headrace.storage.retention import DELETED_SUFFIX, expired_segments
+from headrace.storage.retention import expired_segments
 from headrace.storage.segment import NEVER, CorruptSegment, Segment
 from headrace.storage.snapshots import load_producers
 

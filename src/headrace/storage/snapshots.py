@@ -17,10 +17,10 @@ from crc32c import crc32c
 
 from headrace.errors import Err, KafkaError
 from headrace.replication.producers import AbortedTransaction, ProducerStates
+from headrace.storage.file_names import SNAPSHOT_SUFFIX, file_name
 from headrace.storage.files import OUT_OF_DESCRIPTORS, Disk
-from headrace.storage.segment import CorruptSegment, Segment, file_name
+from headrace.storage.segment import CorruptSegment, Segment
 
-SUFFIX = ".snapshot"
 PRODUCER_EXPIRATION_MS = 86_400_000
 RECALLED_ENTRIES = 6
 """How many entries of the index are gone back: more than five batches, however large or small they are."""
@@ -58,14 +58,14 @@ class Snapshots:
         self.disk = disk
         self._folder = folder
         self.expiration_ms = expiration_ms
-        stems = [name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)]
+        stems = [name.removesuffix(SNAPSHOT_SUFFIX) for name in names if name.endswith(SNAPSHOT_SUFFIX)]
         self.offsets = sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
         self.sealed = False
         """Whether the one loaded last says itself that it is the one it has the name of."""
         self._name = os.path.basename(folder)
 
     def path(self, offset: int) -> str:
-        return f"{self._folder}/{file_name(offset, SUFFIX)}"
+        return f"{self._folder}/{file_name(offset, SNAPSHOT_SUFFIX)}"
 
     def write(self, producers: ProducerStates, offset: int) -> str | None:
         """Not synced: one that a power cut tears has a wrong CRC and is not used. None if there is one already."""

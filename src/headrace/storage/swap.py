@@ -12,20 +12,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.records.layout import HEADER, HEADER_BYTES, BatchHeader
+from headrace.storage.file_names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    OFFSET_DIGITS,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    file_name,
+)
 from headrace.storage.files import Disk
-from headrace.storage.indexing import INDEX_SUFFIXES
 from headrace.storage.manifest import entry_of
 
 if TYPE_CHECKING:
     from headrace.storage.log import Log
     from headrace.storage.segment import Segment
-
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
-DELETED_SUFFIX = ".deleted"
-SEGMENT_SUFFIXES = (*INDEX_SUFFIXES, ".log")
-SNAPSHOT_SUFFIX = ".snapshot"
-OFFSET_DIGITS = 20
 
 
 class Cleaned(NamedTuple):
@@ -197,7 +198,7 @@ def _end_offset(disk: Disk, path: str, base_offset: int) -> int:
 
 
 def _path(folder: str, offset: int, suffix: str) -> str:
-    return f"{folder}/{offset:020d}{suffix}"
+    return f"{folder}/{file_name(offset, suffix)}"
 
 
 def _paths(folder: str, offset: int) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from headrace.client.errors import err_of
 from headrace.errors import Err
 from headrace.records.layout import iter_headers
-from headrace.storage.segment import file_name
+from headrace.storage.file_names import file_name
 from headrace.storage.swap import Cleaned, begin_swap
 from tests.unit.broker.replicated import DATA, TOPIC_ID, Brokers, T, contents, run
 from tests.unit.broker.sim import records

@@ -6,8 +6,8 @@ import pytest
 
 from headrace.config import LogConfig
 from headrace.replication.producers import ProducerStates, ProducerView
+from headrace.storage.file_names import SNAPSHOT_SUFFIX
 from headrace.storage.log import Log
-from headrace.storage.snapshots import SUFFIX
 from headrace.testing.simulator.disk import MemoryDisk
 from tests.unit.storage.helpers import FOLDER, batch, open_log
 from tests.unit.storage.test_damaged_indexes import Files, files_of, restored
@@ -51,7 +51,7 @@ def test_producers_are_remembered(kind: str, count: int, clean: bool) -> None:
     for seed in range(4):
         dice = random.Random(seed)
         files = dict(whole)
-        names = sorted(name for name in files if name.endswith(SUFFIX))
+        names = sorted(name for name in files if name.endswith(SNAPSHOT_SUFFIX))
         for name in names if kind == "remove all" else names[-1 - dice.randrange(len(names)) :]:
             data = bytearray(files[name])
             if kind == "flip":
@@ -66,7 +66,7 @@ def test_producers_are_remembered(kind: str, count: int, clean: bool) -> None:
                 data[:] = whole[dice.choice(names)]
             elif kind == "older":
                 older, _ = written(count - 3)
-                data[:] = older[sorted(name for name in older if name.endswith(SUFFIX))[-1]]
+                data[:] = older[sorted(name for name in older if name.endswith(SNAPSHOT_SUFFIX))[-1]]
             elif kind == "stranger's":
                 others, _ = written(count, "/data/other-0", first=50)
                 data[:] = others[name]
@@ -83,7 +83,7 @@ def test_producers_are_remembered(kind: str, count: int, clean: bool) -> None:
 def test_an_older_snapshot_that_does_not_say_so_is_found_out_by_the_log() -> None:
     """As Kafka writes them: one that was exchanged for an older one would have let a duplicate in."""
     whole, views = written(7)
-    (name,) = (name for name in whole if name.endswith(SUFFIX))
+    (name,) = (name for name in whole if name.endswith(SNAPSHOT_SUFFIX))
     states = ProducerStates()
     for producer_id in range(3):
         states.record(producer_id, 0, 0, producer_id, 0, 1000)
@@ -94,7 +94,7 @@ def test_an_older_snapshot_that_does_not_say_so_is_found_out_by_the_log() -> Non
 
 def test_what_has_expired_is_not_missed_in_a_snapshot() -> None:
     whole, _ = written(7)
-    (name,) = (name for name in whole if name.endswith(SUFFIX))
+    (name,) = (name for name in whole if name.endswith(SNAPSHOT_SUFFIX))
     files = {**whole, name: ProducerStates().snapshot()}
     disk = restored(files)
     log = Log.open(disk, FOLDER, CONFIG, clean=True, now_ms=100_000, producer_expiration_ms=50_000)
@@ -104,5 +104,5 @@ def test_what_has_expired_is_not_missed_in_a_snapshot() -> None:
 
 def test_a_name_that_only_looks_like_a_number_is_nobodys_snapshot() -> None:
     whole, views = written(7)
-    files = {**whole, f"{'²' * 20}{SUFFIX}": b"", f"{'9' * 30}{SUFFIX}": b"x"}
+    files = {**whole, f"{'²' * 20}{SNAPSHOT_SUFFIX}": b"", f"{'9' * 30}{SNAPSHOT_SUFFIX}": b"x"}
     assert known(open_log(restored(files), config=CONFIG, clean=True)) == expected(views)

@@ -7,10 +7,10 @@ import pytest
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.records.layout import HEADER, BatchHeader, iter_headers
+from headrace.storage.checking import verify_file
 from headrace.storage.compaction import dirty_range
 from headrace.storage.log import Log
 from headrace.storage.mending import begin_mending
-from headrace.storage.recovery import verify_file
 from headrace.storage.salvage import Part, salvage, survey
 from headrace.storage.segment_reader import UNKNOWN_TIMESTAMP
 from headrace.storage.segment_writer import SegmentWriter

@@ -6,8 +6,8 @@ import pytest
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.records.control import Marker, encode_marker
+from headrace.storage.checking import OldFormat, verify_file
 from headrace.storage.log import Log
-from headrace.storage.recovery import OldFormat, verify_file
 from headrace.testing.simulator.disk import MemoryDisk
 
 from .helpers import FOLDER, append, batch, offsets, open_log, read_all

@@ -19,12 +19,12 @@ from headrace.storage.checkpoints import (
     decode_offsets,
     decode_partition_metadata,
     encode_uuid,
-    in_own_hand,
+    written_by_headrace,
 )
 from headrace.storage.epochs import EpochCache
+from headrace.storage.file_names import file_name
 from headrace.storage.indexes import ABORTED_ENTRY_BYTES, CorruptIndex, OffsetIndex, TimeIndex, decode_aborted
 from headrace.storage.manifest import UNKNOWN_SIZE, CorruptManifest, Manifest
-from headrace.storage.segment import file_name
 
 FAR_FUTURE_MS = 1 << 62
 
@@ -118,7 +118,7 @@ def _segments(data: bytes, path: str, report: Report, entries: bool) -> None:
 
 def _is_current(log_dir: str) -> bool:
     found = [Path(log_dir, name) for name in (RECOVERY_POINTS, HIGH_WATERMARKS)]
-    return in_own_hand(*(file.read_bytes() for file in found if file.exists()))
+    return written_by_headrace(*(file.read_bytes() for file in found if file.exists()))
 
 
 def _partition_metadata(data: bytes, path: str, report: Report, entries: bool) -> None:
