@@ -13,7 +13,8 @@ from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
 from headrace.protocol.frames import LENGTH, decode_request, encode_response
 from headrace.quorum.folder import Identity, Layout, format_folders, open_folders
-from headrace.quorum.kraft import KraftOptions, KraftQuorum, open_quorum
+from headrace.quorum.kraft import KraftOptions, KraftQuorum
+from headrace.quorum.opening import open_quorum
 from headrace.quorum.snapshots import Voter
 from headrace.storage.checkpoints import new_uuid
 from headrace.testing.simulator.world import Factory, Node, SimRuntime, Stop, World
