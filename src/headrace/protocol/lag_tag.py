@@ -1,24 +1,21 @@
 """Asking a leader how old what follows an offset is: an addition to ListOffsets that others pass over.
 
 No API of Kafka's tells when the record at an offset was written, short of fetching it. Whoever wants to know adds this
-tagged field to a partition of ListOffsets, and a leader that knows it adds its answer to that partition's row. Tagged
-fields that a peer does not know are skipped by the protocol's own rule, so the question is safe to ask of any broker, and
-nobody who did not ask is answered. A partition may be named once in a request, but groups stand at many offsets of it: the
+tagged field (`private_tags`) to a partition of ListOffsets, and a leader that knows it adds its answer to that partition's row.
+Nobody who did not ask is answered. A partition may be named once in a request, but groups stand at many offsets of it: the
 field has as many numbers as one likes to ask for, and the answer one for each, in the same order.
 """
 
 from struct import pack, unpack
 
-LAG_TAG = 18_514
-"""Far beyond the numbers that Kafka gives to its own tagged fields, which count from 0."""
+from headrace.protocol.private_tags import LAG_TAG, Tags, value_of
+
 FIRST_VERSION = 6
 """Of ListOffsets: the first with tagged fields."""
 INT64_BYTES = 8
 OFFSETS_MAX = 1_000
 """In one field. A leader answers for a partition in one go; more in one would keep it from its other work."""
 UNKNOWN = -1
-
-Tags = dict[int, bytes] | None
 
 
 def tagged(*values: int) -> dict[int, bytes]:
@@ -28,7 +25,7 @@ def tagged(*values: int) -> dict[int, bytes]:
 
 def values_in(tags: Tags) -> tuple[int, ...]:
     """The values of the field, if it is there. Bytes that are none of it are another's, and passed over."""
-    found = tags.get(LAG_TAG) if tags else None
+    found = value_of(tags, LAG_TAG)
     if found is None or len(found) % INT64_BYTES or len(found) > OFFSETS_MAX * INT64_BYTES:
         return ()
     return unpack(f">{len(found) // INT64_BYTES}q", found)

@@ -1,14 +1,14 @@
 """What brokers tell of the room on their disks: additions to BrokerHeartbeat and DescribeLogDirs that others pass over.
 
-Kafka's protocol has no word for a log dir that works and is full. Both are tagged fields: who does not know them skips them,
-and DescribeLogDirs tells only those who ask for it by an empty one.
+Kafka's protocol has no word for a log dir that works and is full. Both are tagged fields (`private_tags`). DescribeLogDirs tells
+only those who ask for it by an empty one.
 """
 
 from struct import Struct, error
 from typing import NamedTuple
 
-ROOM_TAG = 18_516
-"""Far beyond the numbers that Kafka gives to its own tagged fields, which count from 0."""
+from headrace.protocol.private_tags import ROOM_TAG, Tags, value_of
+
 QUESTION = {ROOM_TAG: b""}
 """In DescribeLogDirs, from v2 on, which is the first with tagged fields."""
 
@@ -20,8 +20,6 @@ NOTHING = 2
 _DIRECTORY = Struct(">16sB")
 _SPACE = Struct(">Bqqq")
 UNKNOWN = -1
-
-Tags = dict[int, bytes] | None
 
 
 class FullDirectories(NamedTuple):
@@ -43,7 +41,7 @@ def full_tagged(full: FullDirectories) -> dict[int, bytes] | None:
 
 def full_in(tags: Tags) -> FullDirectories:
     """Bytes that are none of it are another's, and passed over."""
-    found = tags.get(ROOM_TAG) if tags else None
+    found = value_of(tags, ROOM_TAG)
     if not found or (len(found) - 1) % _DIRECTORY.size:
         return FullDirectories({})
     return FullDirectories(dict(_DIRECTORY.iter_unpack(found[1:])), found[0])
@@ -63,7 +61,7 @@ class Space(NamedTuple):
 
 def is_asked(tags: Tags) -> bool:
     """Whether somebody wants to know."""
-    return bool(tags) and ROOM_TAG in tags  # type: ignore[operator]
+    return value_of(tags, ROOM_TAG) is not None
 
 
 def space_tagged(space: Space) -> dict[int, bytes]:
@@ -71,7 +69,7 @@ def space_tagged(space: Space) -> dict[int, bytes]:
 
 
 def space_in(tags: Tags) -> Space | None:
-    found = tags.get(ROOM_TAG) if tags else None
+    found = value_of(tags, ROOM_TAG)
     if found is None:
         return None
     try:

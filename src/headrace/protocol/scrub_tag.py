@@ -1,7 +1,6 @@
 """Asking a broker how far it has checked its files, and to check them now: an addition to DescribeLogDirs.
 
-As with `lag_tag`: whoever wants to know adds this tagged field to the request, a broker that knows it adds its answer, and
-all others pass over it.
+Whoever wants to know adds this tagged field (`private_tags`) to the request, and a broker that knows it adds its answer.
 """
 
 from struct import Struct
@@ -9,13 +8,12 @@ from typing import TypeVar
 
 import msgspec
 
-SCRUB_TAG = 18_515
-"""Far beyond the numbers that Kafka gives to its own tagged fields, which count from 0."""
+from headrace.protocol.private_tags import SCRUB_TAG, Tags, value_of
+
 FIRST_VERSION = 2
 """Of DescribeLogDirs: the first with tagged fields."""
 _REPLICA = Struct(">qi")
 
-Tags = dict[int, bytes] | None
 T = TypeVar("T")
 
 
@@ -83,12 +81,12 @@ def replica_answer(checked_ms: int, holes: int) -> dict[int, bytes]:
 
 
 def replica_in(tags: Tags) -> tuple[int, int] | None:
-    found = tags.get(SCRUB_TAG) if tags else None
+    found = value_of(tags, SCRUB_TAG)
     return _REPLICA.unpack(found) if found is not None and len(found) == _REPLICA.size else None
 
 
 def _decoded(tags: Tags, kind: type[T]) -> T | None:
-    found = tags.get(SCRUB_TAG) if tags else None
+    found = value_of(tags, SCRUB_TAG)
     if found is None:
         return None
     try:

@@ -20,7 +20,8 @@ from headrace.client.raw import produce
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
-from headrace.protocol.lag_tag import LAG_TAG, OFFSETS_MAX, tagged, value_in, values_in
+from headrace.protocol.lag_tag import OFFSETS_MAX, tagged, value_in, values_in
+from headrace.protocol.private_tags import LAG_TAG
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record
 from headrace.testing.simulator.world import World
