@@ -65,7 +65,7 @@ class Repairs:
             self._running = True
             self._broker.spawn(self._salvage_all())
 
-    def leave(self, path: str) -> None:
+    def skip_salvage(self, path: str) -> None:
         """The log file, about to be set aside, is whole and yet wrong: nothing of it is to be served again."""
         self._worthless.add(path + CORRUPT_SUFFIX)
 

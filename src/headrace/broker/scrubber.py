@@ -214,7 +214,7 @@ class Scrubber:
             for segment in await self.comparison.different(partition):
                 piece = Piece(partition, segment, _target(partition.log, segment))
                 if piece.now() is not None:
-                    self._broker.repairs.leave(segment.path(".log"))
+                    self._broker.repairs.skip_salvage(segment.path(".log"))
                     self._set_aside(piece, "whole, but not what the other replicas have")
 
     async def _checked(self, targets: list[Target], bytes_per_second: float) -> AsyncIterator[Checked]:

@@ -43,7 +43,7 @@ from headrace.broker.runtime import Runtime, SocketOptions, SystemRuntime
 from headrace.broker.syncer import Syncer
 from headrace.broker.turns import Turns
 from headrace.broker.waiters import TimerWheel
-from headrace.config import BrokerConfig, together
+from headrace.config import BrokerConfig, conflicts
 from headrace.config.listeners import Listener as Endpoint
 from headrace.metadata.delta import Delta
 from headrace.metadata.image import BROKER_CONFIG, Image
@@ -223,7 +223,7 @@ class Broker:
     # ---- life
 
     async def start(self) -> None:
-        for line in together.warnings(self.config):
+        for line in conflicts.warnings(self.config):
             logger.warning("%s", line)
         self._make_listeners()
         # First, since this fails most often, and a broker that cannot start should have touched nothing.

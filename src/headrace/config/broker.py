@@ -6,7 +6,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from . import together
+from . import conflicts
 from .listeners import Listener, check_ports, parse_listeners, parse_protocol_map, without_brackets
 from .options import ConfigError, Option, Value
 from .table import broker_options, topic_options
@@ -98,7 +98,7 @@ class BrokerConfig:
                 self._values[name] = option.parse(text)
         if "node.id" not in raw:
             self._values["broker.id"] = self["node.id"]
-        for name in list(together.kafka_defaults(raw, self)):
+        for name in list(conflicts.kafka_defaults(raw, self)):
             self._values[name] = broker_options()[name].parse(broker_options()[name].default)
 
     @classmethod
@@ -311,7 +311,7 @@ class BrokerConfig:
                 )
         self._check_log()
         self._check_groups()
-        together.check(self)
+        conflicts.check(self)
         check_ports(self.listeners)
         self._check_advertised()
         # Without a word about roles the node is a cluster of its own and needs no quorum settings.

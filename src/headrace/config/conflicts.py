@@ -1,4 +1,4 @@
-"""Options that do not go together: pairs of which one makes the other useless, found when a broker starts.
+"""Pairs of options that conflict: one makes the other useless. Found when a broker starts.
 
 `check` refuses what Kafka refuses at its start, and what would start but could never work; `warnings` names what works
 only in part. Whatever else Kafka accepts, so does Headrace: a server.properties of Kafka's is used as it is.

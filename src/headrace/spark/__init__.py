@@ -1,9 +1,9 @@
 """Spark's side of Headrace: sources and sinks for format("headrace"), sessions, and pipelines. Needs headrace[spark].
 
-Importing it is enough for sessions of your own: see `plain_sessions`.
+Importing it is enough for sessions of your own: see `on_import`.
 """
 
-from headrace.spark.plain_sessions import prepare, register
+from headrace.spark.on_import import prepare, register
 
 __all__ = ["register"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.spark.java import provide_java
 from headrace.spark.masters import check_master
-from headrace.spark.plain_sessions import append_by_default, is_named_by_user
+from headrace.spark.on_import import append_by_default, is_named_by_user
 from headrace.spark.worker_python import worker_python
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ import pytest
 
 from headrace.config import BrokerConfig, ConfigError, parse_properties
 from headrace.config.broker import HEADRACE_DEFAULTS, Source, environment_name
+from headrace.config.conflicts import warnings
 from headrace.config.listeners import Listener
 from headrace.config.table import broker_options
-from headrace.config.together import warnings
 
 # The settings of the server.properties that Apache Kafka ships for a combined node.
 KAFKA_SERVER_PROPERTIES = """
