@@ -1,4 +1,4 @@
-"""A closed segment that somebody has removed is missed at the next start, copied from the others, and read by everybody."""
+"""A closed segment that somebody has removed is noticed at the next start, copied from the others, and read by everybody."""
 
 from pathlib import Path
 

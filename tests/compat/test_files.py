@@ -200,7 +200,7 @@ def test_what_kafka_deletes_meanwhile_is_not_missed(end: str, tmp_path: Path) ->
         (topic,) = [found for found in filler.call("Metadata", topics=None).topics if found.name == "t"]
         assert len(filler.batches(topic, 0, 5)) == 5  # 5 to 8, and Kafka's own
     assert not list(folder.glob("*.corrupt"))
-    # And what is missing from here on is missed.
+    # And what goes missing from here on is noticed.
     (folder / segments()[0]).unlink()
     with running("headrace", data, "stop"):
         pass

@@ -23,7 +23,7 @@ SETTINGS = {
 }
 TOPICS = {"plain": 2, "other": 1, "compact": 1}
 NOTED_S = 2.5
-"""Longer than checkpoints and marks take to follow. What nobody has noted yet cannot be missed by a node that is alone."""
+"""Longer than checkpoints and marks take to follow. The loss of what nobody has noted yet cannot be noticed by a node that is alone."""
 SMALL = {"internal.segment.bytes": "1000", "index.interval.bytes": "100", "retention.ms": "-1"}
 
 

@@ -1,4 +1,4 @@
-"""Holds replicas against each other: a segment may be whole by its checksums and yet not be what the others have.
+"""Compares replicas: a segment may be whole by its checksums and yet not be what the others have.
 
 Another's file under its name, or one from an older copy of the disk, passes every check of its own. After a pass each broker
 asks the others for the digests of the ranges of offsets that both have checked (`storage/scrub.py`), in a tagged field
@@ -53,7 +53,7 @@ class Comparison:
         self._broker = broker
         self._sums: dict[Partition, Sums] = {}
         self.pending: dict[Partition, None] = {}
-        """Not yet held against every replica in sync: others may have to end their own pass first."""
+        """Not yet compared with every replica in sync: others may have to end their own pass first."""
 
     def note(self, partition: Partition, found: list[tuple[Segment, Checked]]) -> None:
         """All closed segments of a replica were checked, and nothing was wrong with any of them."""

@@ -77,7 +77,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int], separator: str = " ") 
 
 
 OWN_SEPARATOR = "\t"
-"""Kafka reads any white space and writes blanks. So a checkpoint with tabs was last written by Headrace."""
+"""Kafka reads any white space and writes blanks: a checkpoint with tabs was last written by Headrace."""
 
 
 def written_by_headrace(*files: bytes) -> bool:

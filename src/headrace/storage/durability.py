@@ -129,7 +129,7 @@ class SyncPlan:
         self.done = True
 
     def _note_segments(self) -> None:
-        """Segments that are closed, and on the disk by now: from here on they would be missed."""
+        """Segments that are closed, and on the disk by now: from here on a start would notice if one were gone."""
         rolled = [part for part in self.segments if part.rolled]
         folder = self.folder
         if not rolled and not folder.manifest.is_dirty:

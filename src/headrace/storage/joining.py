@@ -1,7 +1,7 @@
-"""Whether a folder's segments are those that were closed there, and join: what is gone, cut short or another's is missed.
+"""Whether a folder has all its segments: finds those that are gone, cut short, or another's.
 
-With a manifest that can be believed every closed segment is held against its line, by name, size and time; only where these
-differ is the file read. Without one, segments of a log that was never compacted have to begin where the last one ends.
+With a manifest that can be trusted, each closed segment is compared with its line by name, size and time; the file is read only
+where these differ. Without one, segments of a log that was never compacted have to begin where the last one ends.
 """
 
 import os.path
@@ -78,7 +78,7 @@ def _is_file_of(disk: Disk, path: str, entry: Entry) -> bool:
 
 
 class ManifestCheck:
-    """Holds the segments that are there against the manifest. Everything it finds is in the report, and in the manifest."""
+    """Compares the segments that are there with the manifest. What it finds goes into the report and into the manifest."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class ManifestCheck:
         self.report.say(f"goes on without {end}, which somebody has given up")
 
     def _partly_there(self, entry: Entry) -> None:
-        """Something is put back, or was left: all of it has to be whole, and what it does not have is still missed."""
+        """Something is put back, or was left: all of it has to be whole, and what it does not have is still missing."""
         covered = entry.base_offset
         is_whole = True
         for segment in [s for s in self.segments if entry.base_offset <= s.base_offset < entry.end_offset]:
@@ -367,7 +367,7 @@ def _has_gaps(segment: Segment) -> bool:
 
 
 def note_segments(disk: Disk, manifest: Manifest, segments: Sequence[Segment], report: RecoveryReport) -> None:
-    """At the end of opening a folder: the manifest names what is there, and what of it is missed."""
+    """At the end of opening a folder: the manifest names what is there, and what is missing."""
     here = {segment.base_offset: segment for segment in segments[:-1]}
     for entry in manifest.entries:
         segment = here.get(entry.base_offset)

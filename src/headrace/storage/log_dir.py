@@ -22,7 +22,7 @@ class LogDir:
     clean: bool = False
     """The last life ended in order, as its marker said."""
     manifests_trusted: bool = False
-    """Nobody but Headrace has run on it since its manifests were written."""
+    """Kafka has not run on it since its manifests were written."""
     forgetful: bool = False
     """No checkpoints, although a broker writes them before it leads anything: a new dir, or one that has lost files."""
     broker_epoch: int = -1

@@ -392,7 +392,7 @@ class LogManager:
         """The metadata says that a log is in a dir (None: in the only one), and there is no folder of it.
 
         A crash may come before the folder is made, but it takes no checkpoints away: where these are gone, too, somebody
-        has removed files, and what is not here is missed.
+        has removed files, and what is not here is missing.
         """
         for log_dir in self.live_dirs():
             is_there = len(self.dirs) == 1 if directory_id is None else log_dir.directory_id == directory_id
@@ -438,7 +438,7 @@ class LogManager:
         """Truncate followers that diverged. Run the plan before anything is appended to them again.
 
         A recovery point above what was rewritten would vouch for bytes that nobody has checked; and after a crash what was
-        cut would be missed, if the checkpoint still spoke of it: so it is lowered before, too.
+        cut would count as missing, if the checkpoint still spoke of it: so it is lowered before, too.
         """
         vouched = set()
         for log, offset in offsets.items():

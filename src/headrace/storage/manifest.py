@@ -1,11 +1,11 @@
-"""`.headrace_segments`: what the closed segments of a partition are, so that one that is gone or another's is missed.
+"""`.headrace_segments`: a list of a partition's closed segments, so that a start notices one that is gone or exchanged.
 
 A line is written only once its segment is on the disk, and taken out before its files go or change. So the file never
-vouches for what a power cut could take, and an older state of its end only vouches for less. Kafka passes over the name;
-whether it has run on the folder since, `checkpoints.written_by_headrace` tells.
+promises what a power cut could take, and without its last lines it only promises less. Kafka ignores the file;
+`checkpoints.written_by_headrace` tells whether Kafka has run on the folder since.
 
-The first lines are written together, as a whole file: `headrace-segments 1 <start> <count> <folder>`, then so many segments.
-What is rolled later is appended line by line. Every line ends with its own checksum.
+The file begins with `headrace-segments 1 <start> <count> <folder>` and `count` segments, which are written as a whole.
+Segments that are rolled later are appended line by line. Every line ends with its own checksum.
 """
 
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     modified_ms: int
     """As long as the file has this time and size, it is taken for the same and not read."""
     lost: bool = False
-    """It was missed before, and its place is kept by a `.corrupt` file."""
+    """It was found missing before, and its place is kept by a `.corrupt` file."""
 
 
 def folder_of(data: bytes) -> str | None:

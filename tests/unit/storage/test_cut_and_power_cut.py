@@ -97,7 +97,7 @@ def test_a_gap_among_what_was_committed_is_a_hole(size_from: int, hole: int) -> 
 
 
 def test_a_lost_end_with_nothing_behind_it_is_the_end() -> None:
-    """A segment had just been begun. What is missed is known by the high watermark, and offsets go on where records end."""
+    """A segment had just been begun. What is missing is known by the high watermark, and offsets go on where records end."""
     config = LogConfig(segment_bytes=500)
     disk = written(config)
     disk.open(f"/data/topic-0/{16:020}.log").truncate(0)

@@ -1,4 +1,4 @@
-"""Segments that somebody removes, cuts, swaps or puts back from an older copy: missed, said, and never stepped over."""
+"""Segments that somebody removes, cuts, swaps or puts back from an older copy: noticed, reported, and never stepped over."""
 
 from collections.abc import Callable
 from itertools import count
