@@ -119,9 +119,9 @@ class SyncPlan:
                 self._sync_path(path)
             if self.epochs is not None:
                 self._write_epochs(*self.epochs)
-            self._note_segments()
             for folder in self.folders:
                 self.disk.sync_dir(folder)
+            self._note_segments()
         except OSError as error:
             self.error = error
             self._leave_word()
@@ -129,7 +129,7 @@ class SyncPlan:
         self.done = True
 
     def _note_segments(self) -> None:
-        """Segments that are closed, and on the disk by now: from here on a start would notice if one were gone."""
+        """Segments that are closed, and on the disk with their names: from here on a start would notice if one were gone."""
         rolled = [part for part in self.segments if part.rolled]
         folder = self.folder
         if not rolled and not folder.manifest.is_dirty:

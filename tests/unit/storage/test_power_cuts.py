@@ -108,3 +108,35 @@ def test_the_power_may_go_at_any_moment(mode: CrashMode) -> None:
         disk.crash(random.Random(cut), CrashMode.LOSE)
         again = start(disk).get("t", 0)
         assert again is not None and read_all(again) == [*found, data], cut
+
+
+def rolls(disk: MemoryDisk) -> None:
+    """Several segments are begun and closed between one sync and the next."""
+    manager = start(disk)
+    log = manager.create("t", 0, bytes(15) + b"\1", 1000)
+    manager.checkpoint_plan({("t", 0): 0}).run()
+    for _ in range(3):
+        for _ in range(14):
+            append(log, 1, size=40)
+        log.flush()
+        manager.checkpoint_plan({("t", 0): log.durable_end}).run()
+
+
+@pytest.mark.parametrize("mode", CrashMode)
+def test_nothing_is_missed_that_no_sync_was_done_with(mode: CrashMode) -> None:
+    """The manifest vouches for closed segments: not before their names are on the disk, too."""
+    disk = MemoryDisk()
+    rolls(disk)
+    for cut in range(disk.faults.operations + 1):
+        disk = MemoryDisk()
+        disk.cut_after(cut)
+        try:
+            rolls(disk)
+        except PowerCut:
+            pass
+        disk.crash(random.Random(cut), mode)
+        manager = start(disk)
+        log = manager.get("t", 0)
+        if log is not None:
+            assert not log.holes and log.end_offset >= log.recovery.synced_end, (cut, log.recovery)
+        assert not manager.lost, cut
