@@ -216,8 +216,11 @@ class ShrinkingLog(LogReader):
     def forget_deleted(self, paths: Sequence[str]) -> None:
         """In a thread, some time after `delete_segments` or a swap: remove the files that it returned."""
         with self.folder_lock:
-            if not self.abandoned:
-                self.manifest.save(self.disk, self.path)
+            if self.abandoned:
+                # By name: once the log is deleted, the name may be another's, for which its files still have to speak.
+                return
+            self.manifest.save(self.disk, self.path)
         for path in paths:
-            with suppress(FileNotFoundError):
-                self.disk.remove(path)
+            if not self.abandoned:
+                with suppress(FileNotFoundError):
+                    self.disk.remove(path)

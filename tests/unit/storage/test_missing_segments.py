@@ -455,3 +455,24 @@ def test_a_deletion_that_was_interrupted_is_no_loss() -> None:
     disk.rename(path(0), path(0, ".log.deleted"))
     log = log_of(start(disk))
     assert log.log_start_offset == 4 and holes(log) == [] and readable(log) == list(range(4, END))
+
+
+def test_a_log_that_is_gone_removes_nothing_of_the_next_one_of_its_name() -> None:
+    """1. Segments of a log are deleted, their files not yet. 2. So is its topic, and made anew. 3. Segments of the new one are
+    deleted: only the names of their files say so. 4. The files of the first log are due. 5. The process is killed."""
+    disk = written()
+    manager = start(disk)
+    old = log_of(manager)
+    doomed = old.delete_segments(2, 1000)
+    manager.remove_folder(manager.remove(old))
+    log = manager.create("t", 0, bytes(15) + b"\2", 1000)
+    while log.end_offset < END:
+        append(log, 1, size=40)
+    log.flush()
+    manager.checkpoint_plan({("t", 0): END}).run()
+    log.delete_segments(2, 1000)
+    old.forget_deleted(doomed)
+    disk.kill()
+    manager = start(disk)
+    assert holes(log_of(manager)) == [] and not manager.lost
+    assert readable(log_of(manager)) == list(range(8, END))
