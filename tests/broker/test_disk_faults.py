@@ -13,6 +13,7 @@ from headrace.errors import Err
 from tests.broker.support import PATIENCE_S, create_topic, end_offset, eventually, produce, read_log
 from tests.compat.process import HeadraceProcess
 from tests.compat.raw import Connection
+from tests.simulation.ext4 import fill
 
 TMPFS_BYTES = 6 << 20
 
@@ -31,20 +32,9 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(mount)], check=True)
 
 
-def fill(mount: Path, leaving_bytes: int = 0) -> Path:
-    """Take all the space there is, or all but some."""
-    ballast = mount / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        if leaving_bytes:
-            file.write(bytes(shutil.disk_usage(mount).free - leaving_bytes))
-            return ballast
-        for size in (1 << 20, 1 << 12, 1):
-            try:
-                while True:
-                    file.write(bytes(size))
-            except OSError:
-                continue
-    assert shutil.disk_usage(mount).free == 0
+def filled(mount: Path, leaving_bytes: int = 0) -> Path:
+    ballast = fill(mount, leaving_bytes)
+    assert leaving_bytes or shutil.disk_usage(mount).free == 0
     return ballast
 
 
@@ -61,7 +51,7 @@ def test_a_full_disk_refuses_whole_batches_and_others_serve_on(tmpfs: Path, tmp_
         acknowledged: dict[int, bytes] = {}
         with Connection(process.port, PATIENCE_S) as wire:
             write(wire, full, acknowledged, 20)
-            ballast = fill(tmpfs)
+            ballast = filled(tmpfs)
             refused = 0
             for number in range(50):
                 error, offset = produce(wire, "t", full, value := f"tight{number}".encode() + bytes(3000))
@@ -94,7 +84,7 @@ def test_a_broker_whose_only_disk_is_full_lives_on_and_recovers(tmpfs: Path, tmp
         acknowledged: dict[int, bytes] = {}
         with Connection(process.port, PATIENCE_S) as wire:
             write(wire, 0, acknowledged, 10)
-            ballast = fill(tmpfs)
+            ballast = filled(tmpfs)
             for _ in range(3):
                 assert produce(wire, "t", 0, bytes(5000))[0] == Err.KAFKA_STORAGE_ERROR
             assert dict(read_log(process.port, "t")) == acknowledged
@@ -131,7 +121,7 @@ def test_below_its_reserve_a_broker_refuses_records_and_goes_on_with_all_else(tm
             producer.produce("t", b"before", on_delivery=told)
             assert producer.flush(PATIENCE_S) == 0
             commit(1)
-            ballast = fill(tmpfs, leaving_bytes=reserve_bytes // 2)
+            ballast = filled(tmpfs, leaving_bytes=reserve_bytes // 2)
             with Connection(process.port, PATIENCE_S) as wire:
                 eventually(lambda: produce(wire, "t", 0, None)[0] == Err.KAFKA_STORAGE_ERROR, "records are refused")
                 end = end_offset(wire, "t", 0)
@@ -161,7 +151,7 @@ def test_a_stop_on_a_full_disk_loses_nothing(tmpfs: Path, tmp_path: Path) -> Non
         acknowledged: dict[int, bytes] = {}
         with Connection(process.port, PATIENCE_S) as wire:
             write(wire, 0, acknowledged, 200)
-        ballast = fill(tmpfs)
+        ballast = filled(tmpfs)
         process.stop()
         assert "Traceback" not in process.output(), process.output()[-2000:]
         ballast.unlink()

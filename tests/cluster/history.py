@@ -8,10 +8,10 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import aiokafka
 import confluent_kafka as confluent
@@ -24,6 +24,8 @@ from headrace.records.batch import check_stored
 from headrace.records.layout import iter_headers
 from headrace.records.reader import read_records
 from headrace.testing.cluster import TestCluster
+
+T = TypeVar("T")
 
 PAUSE_S = 0.002
 FLUSH_S = 60.0
@@ -246,6 +248,18 @@ async def read_partition(cluster: Cluster, topic: str, index: int, end: int) -> 
     return found
 
 
+def until_answered(work: Callable[[], Coroutine[Any, Any, T]], limit_s: float = 30.0) -> T:
+    """What `work` returns, tried again while brokers are away."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            return asyncio.run(work())
+        except ClientError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
 def read_log(bootstrap: str, topic: str) -> dict[int, dict[int, bytes]]:
     """partition -> offset -> value."""
 
@@ -254,14 +268,7 @@ def read_log(bootstrap: str, topic: str) -> dict[int, dict[int, bytes]]:
             ends = {index: found.offset for index, found in (await admin.list_offsets(topic)).items()}
             return {index: await read_partition(admin.cluster, topic, index, end) for index, end in ends.items()}
 
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            return asyncio.run(work())
-        except ClientError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
+    return until_answered(work)
 
 
 def judge(log: dict[int, dict[int, bytes]], *books: Book, reader: Reader | None = None, no_failures: bool = True) -> None:

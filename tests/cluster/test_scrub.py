@@ -4,24 +4,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-
 from headrace.records.layout import iter_headers
 from headrace.storage.checking import verify_file
 from headrace.storage.files import RealDisk
 from headrace.testing.cluster import TestCluster
-
-RECORDS = 400
-VALUE = b"v" * 10_000
+from tests.cluster.one_partition import assert_all_is_read, segments, write_segments
 
 
 def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "headrace", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
-def segments(cluster: TestCluster, node_id: int, topic: str) -> list[Path]:
-    return sorted((cluster[node_id].data / f"{topic}-0").glob("*.log"))
 
 
 def batches(cluster: TestCluster, node_id: int, topic: str) -> dict[int, bytes]:
@@ -43,12 +35,7 @@ def flip(path: Path, position: int) -> None:
 
 def test_a_flipped_bit_of_a_running_leader_is_found_and_repaired(cluster: TestCluster) -> None:
     topic = "rotten"
-    cluster.create_topic(topic, 1, 3, {"segment.bytes": str(1 << 20)})
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0, "batch.num.messages": 10})
-    for number in range(RECORDS):
-        producer.produce(topic, b"%d " % number + VALUE, partition=0)
-    assert producer.flush(60) == 0
-    cluster.wait_in_sync()
+    write_segments(cluster, topic)
     leader = cluster.leader_of(topic, 0)
     path = segments(cluster, leader, topic)[1]
     before = batches(cluster, leader, topic)
@@ -66,15 +53,7 @@ def test_a_flipped_bit_of_a_running_leader_is_found_and_repaired(cluster: TestCl
             assert verify_file(RealDisk(), str(part), int(part.stem), part.stat().st_size) is None
     said = cluster[leader].node.log.read_text()
     assert "another in-sync replica is to lead" in said and "are here again" in said
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "check.crcs": True})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    values = []
-    while len(values) < RECORDS:
-        message = consumer.poll(60)
-        assert message is not None and message.error() is None, message and message.error()
-        values.append(message.value())
-    consumer.close()
-    assert values == [b"%d " % number + VALUE for number in range(RECORDS)]
+    assert_all_is_read(cluster, topic)
     described = headrace("topic", "describe", topic, "--bootstrap-server", cluster.bootstrap)
     assert "CHECKED" in described.stdout and "never" not in described.stdout, described.stdout
     whole = headrace("log", "scrub", str(cluster[leader].data))

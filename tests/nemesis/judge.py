@@ -1,7 +1,5 @@
 """The verdict: what was acknowledged against what is there, what readers saw, what groups committed, and replicas by bytes."""
 
-import asyncio
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,12 +8,11 @@ from typing import Any, NamedTuple
 
 from headrace.client.admin import Admin
 from headrace.client.cluster import Cluster
-from headrace.client.errors import ClientError
 from headrace.client.raw import fetch
 from headrace.records.batch import check_stored
 from headrace.records.layout import iter_headers
 from headrace.records.reader import read_records
-from tests.cluster.history import assert_replicas_identical
+from tests.cluster.history import assert_replicas_identical, until_answered
 from tests.nemesis.faults import Event
 from tests.nemesis.workload import Auditor, Follower, Place, Readings, Writer
 from tests.nemesis.world import World
@@ -107,14 +104,7 @@ def read_log(bootstrap: str, topics: dict[str, int], limit_s: float = 60.0) -> L
                     log[topic, index] = await _read(admin.cluster, topic, index, found.offset)
             return log
 
-    deadline = time.monotonic() + limit_s
-    while True:
-        try:
-            return asyncio.run(work())
-        except ClientError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
+    return until_answered(work, limit_s)
 
 
 # -- judging

@@ -16,7 +16,7 @@ from typing import Self
 
 from headrace.testing.cluster import ClusterFailed, TestCluster, TestNode
 from tests.cluster.network import Network
-from tests.simulation.ext4 import Ext4
+from tests.simulation.ext4 import BALLAST, Ext4, fill
 
 NODES = 3
 DISK_MB = 128
@@ -163,16 +163,10 @@ class World:
     def fill_disk(self, node: int) -> None:
         """Somebody else's file takes all the room there is."""
         self.excused.add(node)
-        with (self.disks[node].mount / "ballast").open("wb", buffering=0) as file:
-            for size in (1 << 20, 1 << 12, 1):
-                try:
-                    while True:
-                        file.write(bytes(size))
-                except OSError:
-                    continue
+        fill(self.disks[node].mount)
 
     def clear_disk(self, node: int) -> None:
-        (self.disks[node].mount / "ballast").unlink(missing_ok=True)
+        (self.disks[node].mount / BALLAST).unlink(missing_ok=True)
         self.excused.discard(node)
 
     # -- clocks

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 FS_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2
 """The journal is not written first: what was not synced is gone, as when the cable is pulled."""
+
+
+BALLAST = "ballast"
 
 
 class Unavailable(Exception):
@@ -57,3 +61,19 @@ def _run(*command: str) -> None:
         raise Unavailable(f"{command[0]} is not installed") from None
     if done.returncode:
         raise Unavailable(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+def fill(mount: Path, leaving_bytes: int = 0) -> Path:
+    """Take all the space of a file system, or all but some; returns the file that takes it."""
+    ballast = mount / BALLAST
+    with ballast.open("wb", buffering=0) as file:
+        if leaving_bytes:
+            file.write(bytes(shutil.disk_usage(mount).free - leaving_bytes))
+            return ballast
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+    return ballast
