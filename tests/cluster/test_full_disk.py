@@ -107,7 +107,6 @@ def pause_s(writer: ConfluentWriter, at: float) -> float:
 
 @pytest.mark.parametrize("leaving_bytes", [RESERVE_BYTES // 2, 0], ids=["below its reserve", "without a byte left"])
 def test_a_full_disk_hands_over_and_takes_back(cluster: TestCluster, leaving_bytes: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """FAULTS 35."""
     topic = led_by_small(cluster)
     data = cluster[SMALL].data
     with ConfluentWriter(cluster.bootstrap, topic, 1) as writer, Committer(cluster, topic) as committer:

@@ -1,4 +1,4 @@
-"""FAULTS 34 on real processes: one bit of a leader's closed segment is flipped while it runs, and repaired by command."""
+"""On real processes: one bit of a leader's closed segment is flipped while it runs, and repaired by command."""
 
 import subprocess
 import sys

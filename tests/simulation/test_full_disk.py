@@ -68,7 +68,7 @@ def spread(seen: Leaders) -> bool:
 
 @pytest.mark.parametrize("warned", [True, False])
 def test_a_full_leader_hands_over_and_comes_back_by_itself(warned: bool) -> None:
-    """FAULTS 35. Without a reserve it hears of it by a write that fails, and its groups move, too."""
+    """Without a reserve it hears of it by a write that fails, and its groups move, too."""
 
     async def main(world: World) -> Result:
         settings = {

@@ -1,4 +1,4 @@
-"""FAULTS 34: bits rot in segments that nobody reads. A scrub finds them, and every replica is whole again by itself."""
+"""Bits rot in segments that nobody reads. A scrub finds them, and every replica is whole again by itself."""
 
 import asyncio
 from random import Random

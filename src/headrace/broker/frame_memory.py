@@ -1,4 +1,4 @@
-"""Memory for frames of many megabytes: reserved whole, and the kernel's until bytes arrive.
+"""Memory for frames of many megabytes: addresses are reserved at once, and the kernel adds pages as bytes arrive.
 
 A bytearray is cleared when it is made and copied when it grows: 57 ms for one of 99 MB. A mapping costs nothing at first, and
 then some 0.5 ms for each megabyte that comes. To unmap it takes 5 ms, so that is done in portions as well, one in a turn.

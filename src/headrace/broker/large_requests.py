@@ -1,7 +1,7 @@
-"""Requests that name thousands of things: read and answered beside the loop, handled in portions, others in between.
+"""Requests that name thousands of things: handled in portions, so that other requests get their turn in between.
 
-To decode and encode is pure, and done in a thread. Handlers are not: they get one portion after the other, as if each were a
-request of its own, and the answers are joined. Nothing here is used by a request of usual size.
+They are decoded and encoded in a thread, since that is pure. Handlers run on the loop: they get one portion after the other, as
+if each were a request of its own, and the answers are joined. Nothing here is used by a request of usual size.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""How much room each log dir has left, and what follows from it: a dir that falls below its reserve takes no more records.
+"""How much space each log dir has left, and what follows: a dir with less than its reserve takes no more records.
 
 `DirectoryRoom` decides, by what it is told; `RoomWatch` looks at the disks and tells everybody: partitions, which then refuse
 records; fetchers, which copy none; the controller, which has others lead; operators. The reserve is for what keeps a full
-broker useful: offsets of groups, metadata, checkpoints. The way of a record to the log costs nothing more: a partition that is
-full has a largest batch of no bytes, and so every batch takes the slow way to its refusal.
+broker useful: offsets of groups, metadata, checkpoints. An append costs nothing more: a full partition has a largest batch of
+no bytes, so that the check of the size, which is there anyway, refuses every batch.
 """
 
 import logging
@@ -45,7 +45,7 @@ MOMENT_MS = 60_000
 class DirectoryRoom:
     """One log dir. Pure: sizes and times are arguments.
 
-    It is full below its reserve, and has room again some way above it: so one segment deleted does not have it go to and fro.
+    It is full below its reserve, and has room again some way above it, so that deleting one segment does not make it flap.
     """
 
     __slots__ = ("_samples", "_unexplained", "configured_bytes", "level", "total_bytes", "usable_bytes")

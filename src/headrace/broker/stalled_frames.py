@@ -1,7 +1,7 @@
-"""Half-sent requests: whoever holds memory that all share must go on sending, or lose the connection.
+"""Finds connections with a half-sent request that holds shared memory and hardly gets on; they are closed.
 
-A slow link is no offence: a kilobyte in a second is enough while there is memory for everybody. Where others wait for some,
-frames of megabytes have to come quicker. Nobody is blamed while it is the broker that does not read.
+A slow link is allowed: a kilobyte in a second is enough while there is memory for everybody. Where others wait for memory,
+frames of megabytes have to come faster. Time in which the broker itself does not read does not count.
 """
 
 from collections.abc import Iterable, Iterator

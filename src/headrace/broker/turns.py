@@ -1,4 +1,4 @@
-"""One turn of the loop, shared among connections: whoever comes when it has been long waits for the next one.
+"""Shares a turn of the event loop among connections: once it has taken long, the rest waits for the next turn.
 
 A turn serves every socket that is ready. Each of them does little, but there may be thousands: then timers, heartbeats and
 elections would wait for all of them. Here the work of a turn is added up, and the rest is done in turns to come, first come,

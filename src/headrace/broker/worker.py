@@ -1,4 +1,4 @@
-"""Work that reads whole files, in a process of its own: it would hold the broker's interpreter lock and enter every latency.
+"""Runs work that reads whole files in another process: here it would hold the interpreter lock, and every request would wait.
 
 The broker's end is an async iterator, the worker's a loop that sends one step and waits until it was taken.
 """

@@ -1,4 +1,4 @@
-"""Which log dirs are full, as their brokers' heartbeats say: who leads there should be somebody else, if there is another.
+"""Which log dirs are full, as their brokers' heartbeats say: other replicas lead what is there, where one is in sync.
 
 Kept in memory only, and by the active controller only: heartbeats come several times in a session, so a new controller
 knows all of it soon. A full replica has every record that it ever had, and is the right leader where no other one is in sync.

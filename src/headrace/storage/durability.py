@@ -124,7 +124,7 @@ class SyncPlan:
             self._note_segments()
         except OSError as error:
             self.error = error
-            self._leave_word()
+            self._mark_unsynced()
             raise
         self.done = True
 
@@ -144,7 +144,7 @@ class SyncPlan:
                 folder.manifest.add(entry, self.generation)
             folder.manifest.save(self.disk, folder.path)
 
-    def _leave_word(self) -> None:
+    def _mark_unsynced(self) -> None:
         """It need not be durable: after a power cut the disk itself says what it has."""
         with suppress(OSError):
             self.disk.open(f"{self.folder.path}/{UNSYNCED}", create=True).close()

@@ -44,7 +44,6 @@ def balance(cluster: Cluster) -> None:
 
 
 def test_a_full_leader_hands_over_at_once_and_leads_again_when_it_has_room() -> None:
-    """FAULTS 35."""
     cluster = three()
     assert say(cluster, 1) is BrokerState.UNFENCED
     assert leaders(cluster) == [(2, 1, (2, 3))]

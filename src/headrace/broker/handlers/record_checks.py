@@ -1,4 +1,4 @@
-"""Produce to topics whose records are looked into: that is done in a thread, and then the request goes its usual way.
+"""Checks the records of large or compressed batches in a thread, for topics that need it, before Produce is handled as usual.
 
 A batch of a few kilobytes may hold hundreds of megabytes, or hundreds of thousands of records: half a second of work, for
 which everybody else would have to wait. What stands behind such a request on its connection waits for it, as order demands.
