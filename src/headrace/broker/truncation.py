@@ -128,7 +128,7 @@ class Truncation:
         for copy, offset in cuts:
             log = copy.partition.log
             logger.info("%s: cut from %d to %d, where broker %d parts", copy.partition, log.end_offset, offset, self._leader_id)
-            vouched = vouched or log.recovery_point > offset
+            vouched = vouched or log.recovery_point > log.unchanged_below(offset)
             offsets[log] = offset
         try:
             plan = logs.truncate_to(offsets)

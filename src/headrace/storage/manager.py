@@ -443,9 +443,10 @@ class LogManager:
         vouched = set()
         for log, offset in offsets.items():
             log_dir, key = self._dir_of[log], (log.topic, log.partition)
-            if max(log.recovery_point, log_dir.high_watermarks.get(key, 0)) > offset:
+            unchanged = log.unchanged_below(offset)
+            if log.recovery_point > unchanged or log_dir.high_watermarks.get(key, 0) > offset:
                 vouched.add(log_dir)
-                log.recovery_point = min(log.recovery_point, offset)
+                log.recovery_point = min(log.recovery_point, unchanged)
                 if log_dir.high_watermarks.get(key, 0) > offset:
                     log_dir.high_watermarks[key] = offset
         if vouched:

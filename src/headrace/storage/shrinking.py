@@ -75,6 +75,12 @@ class ShrinkingLog(LogReader):
         self._shrunk(active, offset)
         self._forget_holes([hole for hole in self.holes if hole.end_offset > offset])
 
+    def unchanged_below(self, offset: int) -> int:
+        """Up to where a cut at `offset` changes no file: the start of the segment that it goes through."""
+        if offset >= self.end_offset:
+            return offset
+        return min(offset, self._bases[max(0, bisect_right(self._bases, offset) - 1)])
+
     def truncate_fully(self, new_start: int) -> None:
         """Drop everything and go on at `new_start`: nothing here was of use to anybody."""
         self._shrinking()
@@ -116,7 +122,8 @@ class ShrinkingLog(LogReader):
         self.active = active
         self.end_offset = end_offset
         self.durable_end = min(self.durable_end, end_offset)
-        self.recovery_point = min(self.recovery_point, end_offset)
+        # A power cut may bring the end of the file back that was cut off: the next start has to look at all of it.
+        self.recovery_point = min(self.recovery_point, active.base_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self._opened_clean_at = -1
         self._bound_segment = None

@@ -476,3 +476,24 @@ def test_a_log_that_is_gone_removes_nothing_of_the_next_one_of_its_name() -> Non
     manager = start(disk)
     assert holes(log_of(manager)) == [] and not manager.lost
     assert readable(log_of(manager)) == list(range(8, END))
+
+
+@pytest.mark.parametrize("cut_at", [17, 18, 19])
+def test_an_end_that_was_cut_off_and_comes_back_is_not_there_beside_what_was_written_instead(cut_at: int) -> None:
+    """1. A log is cut in the middle of a segment. 2. The next batch begins a new one. 3. A power cut undoes the cut, but not
+    the new segment. Offsets of the old end would be there twice, and readers from before it would get the wrong ones."""
+    disk = written()
+    manager = start(disk)
+    log = log_of(manager)
+    manager.truncate_to({log: 20}).run()
+    before = disk.read_bytes(path(16))
+    manager.truncate_to({log: cut_at}).run()
+    log.roll(1000)
+    append(log, 1, size=40, epoch=1)
+    disk.kill()
+    file = disk.open(path(16))
+    file.truncate(0)
+    file.append(before)
+    file.close()
+    found = offsets(read_all(log_of(start(disk))))
+    assert found == list(range(len(found))) and len(found) >= cut_at
