@@ -7,10 +7,7 @@ recognised when sent again, and the first offset of each open transaction holds 
 
 from collections import deque
 from collections.abc import Iterator
-from struct import Struct
 from typing import NamedTuple
-
-from crc32c import crc32c
 
 from headrace.errors import Err, KafkaError
 from headrace.records.control import Marker, decode_marker
@@ -22,18 +19,13 @@ from headrace.records.layout import (
     BatchHeader,
     Buffer,
 )
+from headrace.replication.producer_snapshot import decode_rows, encode_rows, pack_row
 
 BATCHES_REMEMBERED = 5
 SEQUENCES_BEFORE_MAX = 1 << 20
 """A batch so far back is not one that is sent again: sequences wrap around."""
 NO_OFFSET = -1
 PRODUCER_EPOCH_MAX = 0x7FFF
-
-_SNAPSHOT_VERSION = 1
-_SNAPSHOT_HEAD = Struct(">hIi")
-_SNAPSHOT_CRC_FROM = 6
-"""The CRC covers all that follows it: the count and the entries."""
-_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
 
 
 class BatchMark(NamedTuple):
@@ -513,11 +505,11 @@ class ProducerStates:
 
     def snapshot(self) -> bytes:
         """The content of a `.snapshot` file. Of each producer's batches it keeps only the last, as Kafka does."""
-        entries = []
+        rows = []
         for producer_id, entry in self._entries.items():
             last = entry.batches[-1] if entry.batches else None
-            entries.append(
-                _SNAPSHOT_ENTRY.pack(
+            rows.append(
+                pack_row(
                     producer_id,
                     entry.epoch,
                     entry.last_sequence,
@@ -528,40 +520,14 @@ class ProducerStates:
                     entry.txn_first_offset,
                 )
             )
-        body = _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(entries)) + b"".join(entries)
-        crc = crc32c(memoryview(body)[_SNAPSHOT_CRC_FROM:])
-        return body[:2] + crc.to_bytes(4, "big") + body[_SNAPSHOT_CRC_FROM:]
+        return encode_rows(rows)
 
     def load(self, data: bytes, now_ms: int, expiration_ms: int) -> None:
-        """Replace everything by a snapshot's content, but for what has expired. CORRUPT_MESSAGE leaves all as it was.
-
-        What follows the producers is not ours to judge: Kafka ignores it too, and the CRC covers it.
-        """
-        if len(data) < _SNAPSHOT_HEAD.size:
-            raise KafkaError(Err.CORRUPT_MESSAGE, f"producer snapshot of {len(data)} bytes")
-        version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
-        if version != _SNAPSHOT_VERSION:
-            raise KafkaError(Err.CORRUPT_MESSAGE, f"producer snapshot of version {version}")
-        if crc32c(memoryview(data)[_SNAPSHOT_CRC_FROM:]) != crc:
-            raise KafkaError(Err.CORRUPT_MESSAGE, "producer snapshot: CRC mismatch")
-        end = _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size
-        if count < 0 or len(data) < end:
-            raise KafkaError(
-                Err.CORRUPT_MESSAGE, f"producer snapshot of {len(data)} bytes for {count} producers"
-            )
+        """Replace everything by a snapshot's content, but for what has expired. CORRUPT_MESSAGE leaves all as it was."""
+        rows = decode_rows(data)
         self.clear()
         ongoing = []
-        for fields in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size : end]):
-            (
-                producer_id,
-                epoch,
-                last_sequence,
-                last_offset,
-                offset_delta,
-                timestamp,
-                coordinator_epoch,
-                first,
-            ) = fields
+        for producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first in rows:
             if first < 0 and now_ms - timestamp >= expiration_ms:
                 continue
             entry = self._entries[producer_id] = _Producer()

@@ -3,19 +3,16 @@
 One is kept at the start of each segment, and one at the end of a log that was closed, so that neither a start nor a
 truncation has to read the whole log again.
 
-Behind Kafka's content, and within its CRC, stands which partition and offset a snapshot is of: a file that was exchanged for
-another one's would let duplicates in. Kafka reads as many producers as the file names, and ignores what follows them.
+`replication/producer_snapshot.py` has the format.
 """
 
 import os.path
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from struct import Struct
-
-from crc32c import crc32c
 
 from headrace.errors import Err, KafkaError
+from headrace.replication.producer_snapshot import is_sealed, seal
 from headrace.replication.producers import AbortedTransaction, ProducerStates
 from headrace.storage.file_names import SNAPSHOT_SUFFIX, file_name
 from headrace.storage.files import OUT_OF_DESCRIPTORS, Disk
@@ -27,26 +24,6 @@ RECALLED_ENTRIES = 6
 
 SNAPSHOT_BYTES_MAX = 1 << 30
 """No broker has so many producers: a larger file must not be read into memory."""
-
-_CRC_AT, _CRC_FROM = 2, 6
-_SEAL = Struct(">8sqI")  # mark, offset, CRC of the partition's name
-_MARK = b"headrace"
-
-
-def seal(data: bytes, name: str, offset: int) -> bytes:
-    """Say in a snapshot which one it is."""
-    data += _SEAL.pack(_MARK, offset, crc32c(name.encode()))
-    return data[:_CRC_AT] + crc32c(memoryview(data)[_CRC_FROM:]).to_bytes(4, "big") + data[_CRC_FROM:]
-
-
-def is_sealed(data: bytes, name: str, offset: int) -> bool:
-    """Whether it says that it is this one. CORRUPT_MESSAGE if it says that it is another; Kafka's say nothing."""
-    at = len(data) - _SEAL.size
-    if at < _CRC_FROM or data[at : at + len(_MARK)] != _MARK:
-        return False
-    if _SEAL.unpack_from(data, at)[1:] != (offset, crc32c(name.encode())):
-        raise KafkaError(Err.CORRUPT_MESSAGE, "producer snapshot of another offset or partition")
-    return True
 
 
 class Snapshots:
