@@ -58,7 +58,9 @@ def anomalies_in(seeds: range, settings: dict[str, str] | None = None) -> set[st
 
 def test_acknowledging_before_the_sync_is_caught() -> None:
     """`durability=replicated` with one replica promises nothing about power cuts: the checkers must see that."""
-    assert "lost-write" in anomalies_in(range(20), {"durability": "replicated"})
+    # In some histories the broker itself misses what it lost, and answers with an error.
+    found = (anomalies_in(range(seed, seed + 1), {"durability": "replicated"}) for seed in range(20))
+    assert any("lost-write" in kinds for kinds in found)
 
 
 def test_a_sync_that_does_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

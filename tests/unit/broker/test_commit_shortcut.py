@@ -16,7 +16,7 @@ from headrace.client.admin import Admin, Resource
 from headrace.client.connection import Connection
 from headrace.client.errors import ClientError
 from headrace.client.groups import Groups
-from headrace.errors import Err
+from headrace.errors import Err, KafkaError
 from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
@@ -212,7 +212,7 @@ class History:
             await admin.alter_configs(Resource.TOPIC, OFFSETS_TOPIC, set={"max.message.bytes": size})
         elif kind == 4:
             member = self.dice.choice(self.members)
-            shard = broker.groups.host(member.group).shard
+            shard = (await self._host(member.group)).shard
             offsets, shard.offsets = shard.offsets, None  # type: ignore[assignment]
             await self._commit(member)
             shard.offsets = offsets  # if it was never looked for
@@ -225,7 +225,7 @@ class History:
             for host in broker.groups.hosts.values():
                 sync(host.partition)
         elif kind == 6:
-            host = broker.groups.host(self.dice.choice(self.members).group)
+            host = await self._host(self.dice.choice(self.members).group)
             host.close(Err.NOT_COORDINATOR)
             broker.groups.reload(host)
             await self._commit(self.dice.choice(self.members))
@@ -236,6 +236,15 @@ class History:
                 await groups.delete(self.dice.choice(self.members).group)
             except ClientError as error:
                 self.tell(type(error).__name__)
+
+    async def _host(self, group: str) -> ShardHost:
+        """Once its shard is loaded: it may just be read again, which takes a moment."""
+        for _ in range(100):
+            try:
+                return self.machine.broker.groups.host(group)
+            except KafkaError:
+                await asyncio.sleep(0.1)
+        return self.machine.broker.groups.host(group)
 
 
 def story_of(seed: int) -> list[str]:
