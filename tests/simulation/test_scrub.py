@@ -128,6 +128,30 @@ def test_rotten_segments_of_any_replica_are_whole_again(seed: int) -> None:
         world.run(main(world))
 
 
+@pytest.mark.parametrize("seed", [9000, 9001])
+def test_replicas_that_are_all_damaged_make_each_other_whole(seed: int) -> None:
+    """Each in another place. Two hand over; the last one leads with what it has, or nobody would."""
+
+    async def main(world: World) -> None:
+        cluster = SimCluster(world)
+        await cluster.start()
+        await create(cluster.bootstrap, "t", 1, 3, SMALL)
+        await write(cluster.bootstrap, 0, RECORDS)
+        await cluster.calm("t")
+        dice = world.dice("rot")
+        for at, name in enumerate(cluster.names):
+            disk, folder = world.node(name).disk, f"{DATA}/t-0"
+            path = f"{folder}/{sorted(entry for entry in disk.list(folder) if entry.endswith('.log'))[at]}"
+            disk.flip(path, dice.randrange(disk.size(path)), dice.randrange(8))
+        await scrubbed(cluster.bootstrap, [1, 2, 3])
+        assert await read(cluster.bootstrap, 0, RECORDS) == {n: value(n) for n in range(RECORDS)}
+        await cluster.calm("t")
+        cluster.assert_replicas_equal("t", 1)
+
+    with World(seed) as world:
+        world.run(main(world))
+
+
 @pytest.mark.parametrize("active", [False, True])
 def test_alone_only_the_damaged_batch_is_an_error(active: bool) -> None:
     async def main(world: World) -> None:

@@ -334,7 +334,12 @@ class Replicas:
         if not partition.log.holes:
             return False
         # Older controllers cannot be told, and would leave it without a leader.
-        others = [replica for replica in (*assigned.isr, *assigned.elr) if replica != self._environment.node_id and self._eligible(replica, -1)]
+        # One that has given up itself does not lead, either: the last one does, with what it has, and the others copy it.
+        others = [
+            replica
+            for replica in (*assigned.isr, *assigned.elr)
+            if replica != self._environment.node_id and self._eligible(replica, -1) and assigned.directory_of(replica) != LOST_DIRECTORY
+        ]
         return bool(others) and self._broker.image.metadata_version >= DIRECTORIES_LEVEL
 
     def is_counted_on(self, partition: Partition) -> bool:
