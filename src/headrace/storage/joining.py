@@ -58,7 +58,14 @@ def read_manifest(disk: Disk, path: str, names: Sequence[str], report: RecoveryR
         if swap is not None and swap.base_offset <= base < swap.end_offset:
             continue  # replaced, or about to be
         entry = manifest.get(base)
-        if entry is not None and file_name(base, ".log") not in names and _is_file_of(disk, path, entry):
+        if file_name(base, ".log") in names:
+            continue
+        if entry is None:
+            # Deleted before it was noted. Where a power cut has brought those before it back, nothing is missing behind them.
+            later = [other for other in segment_bases(names, ".log") if other > base]
+            if later and base >= manifest.start and not any(e.base_offset < base < e.end_offset for e in manifest.entries):
+                manifest.begin_at(min(later))
+        elif _is_file_of(disk, path, entry):
             manifest.begin_at(max(manifest.start, entry.end_offset))
     manifest.save(disk, path)
     return manifest

@@ -497,3 +497,22 @@ def test_an_end_that_was_cut_off_and_comes_back_is_not_there_beside_what_was_wri
     file.close()
     found = offsets(read_all(log_of(start(disk))))
     assert found == list(range(len(found))) and len(found) >= cut_at
+
+
+def test_a_deletion_that_a_power_cut_undid_in_part_leaves_no_hole() -> None:
+    """Two segments are deleted, the second of which was closed after the last sync. The name of the first comes back."""
+    disk = MemoryDisk(now_ms=count().__next__)
+    manager = start(disk)
+    log = manager.create("t", 0, TOPIC_ID, 1000)
+    while log.end_offset < 5:
+        append(log, 1, size=40)
+    log.flush()
+    while log.end_offset < 10:
+        append(log, 1, size=40)
+    manager.checkpoint_plan({("t", 0): 10}).run()
+    log.delete_segments(2, 1000)
+    disk.kill()
+    disk.rename(path(0, ".log.deleted"), path(0))
+    manager = start(disk)
+    assert holes(log_of(manager)) == [] and not manager.lost
+    assert readable(log_of(manager)) == [8, 9]
