@@ -12,16 +12,18 @@ A power cut may undo the latest renames in any combination. An index without its
 its index gets a new one, and a `.corrupt` file beside a segment of its name is no hole any more.
 """
 
+import errno
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from headrace.errors import KafkaError
 from headrace.replication.producers import ProducerStates
 from headrace.storage.file_names import CLEANED_SUFFIX, SEGMENT_SUFFIXES, file_name
 from headrace.storage.files import Disk
 from headrace.storage.holes import Hole, leave_place
 from headrace.storage.manifest import entry_of
 from headrace.storage.salvage import Part
-from headrace.storage.segment import Segment
+from headrace.storage.segment import CorruptSegment, Segment
 from headrace.storage.snapshots import replay
 
 if TYPE_CHECKING:
@@ -133,8 +135,16 @@ def _note_mended(log: "Log") -> None:
 
 
 def _find_aborted(log: "Log", segment: Segment) -> None:
-    """Readers have to skip the transactions that were aborted in it: its index says which, and went with the damage."""
+    """Readers have to skip the transactions that were aborted in it: its index says which, and went with the damage.
+
+    Where what comes before it cannot be read, nobody can tell. That is this log's trouble, not its disk's nor the broker's.
+    """
     states = ProducerStates()
     loaded = log.snapshots.load(states, segment.base_offset, 0)
-    found = replay(states, log.segments, max(log.log_start_offset, loaded or 0), log.end_offset)
+    end_offset = min((one.base_offset for one in log.segments if one.base_offset > segment.base_offset), default=log.end_offset)
+    try:
+        found = replay(states, log.segments, max(log.log_start_offset, loaded or 0), end_offset)
+    except (CorruptSegment, KafkaError) as damage:
+        log.failed = OSError(errno.EINVAL, str(damage), segment.handle.path)
+        raise log.failed from damage
     segment.replace_aborted([entry for where, entry in found if where is segment])
