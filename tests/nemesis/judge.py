@@ -41,8 +41,10 @@ class Verdict:
     """Twice under one producer id and epoch: the sequence should have told the broker."""
     doubled_by_client: list[str] = field(default_factory=list)
     """The client had raised its epoch or taken a new id, and sent again what was there."""
-    doubled_plain: int = 0
-    """Of writers that are not idempotent: allowed."""
+    doubled_plain: list[str] = field(default_factory=list)
+    """Of writers that are not idempotent: allowed, but where `in_order`."""
+    in_order: bool = False
+    """Nothing but orderly restarts."""
     reordered: list[str] = field(default_factory=list)
     failed: dict[str, list[str]] = field(default_factory=dict)
     """Records that clients gave up, by writer."""
@@ -60,6 +62,7 @@ class Verdict:
         """What must not be; empty is good."""
         kinds = {
             "lost": self.lost, "doubled in spite of its sequence": self.doubled_by_broker,
+            "doubled by an orderly restart": self.doubled_plain if self.in_order else [],
             "out of order": self.reordered,
             "readers": self.readers, "groups": self.groups, "replicas": self.replicas,
             "ended by itself": self.ended, "slow": self.slow,
@@ -144,7 +147,7 @@ def _judge_doubles(verdict: Verdict, log: Log, writer: Writer, where: dict[bytes
             entries = [log[at][offset] for at, offset in copies]
             line = f"{writer.name}-{number} {place} at {[(o, e.producer_id, e.producer_epoch, e.sequence) for (_, o), e in zip(copies, entries)]}"
             if not writer.idempotent:
-                verdict.doubled_plain += 1
+                verdict.doubled_plain.append(line)
             elif len({(e.producer_id, e.producer_epoch) for e in entries}) == len(entries):
                 verdict.doubled_by_client.append(line)
             else:

@@ -104,7 +104,7 @@ class Cast:
 
 
 def run(wish: Wish, folder: Path) -> Verdict:
-    verdict = Verdict()
+    verdict = Verdict(in_order=wish.rolling > 0)
     with World(folder, descriptors=wish.descriptors) as world:
         cluster = world.cluster
         cluster.create_topic("trio", TOPICS["trio"], 3, TRIO)

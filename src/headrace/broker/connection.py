@@ -14,6 +14,7 @@ from mmap import mmap
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol, cast
 
+from headrace.broker.farewell import part
 from headrace.broker.frame_memory import reserve
 from headrace.broker.idle_poll import SMALL_BYTES
 from headrace.broker.outbox import Chunk, Outbox, SocketOutbox, TransportOutbox, release
@@ -526,7 +527,7 @@ class Connection(asyncio.BufferedProtocol):
     def go_on(self) -> None:
         """What waited for answers to leave may now be handled."""
         if self.closing and not self._slots and not self.outbox.blocked:
-            self.transport.close()
+            part(self) if self.broker.draining else self.transport.close()
         elif self._filled > self._start:
             self._process()
 

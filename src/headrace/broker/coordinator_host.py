@@ -62,6 +62,9 @@ class Batch:
 
     __slots__ = ("answers", "bucket", "builder", "end_offset", "host", "timestamp_ms")
 
+    outlives_leader = False
+    """The shard that decided it is closed with the leadership."""
+
     def __init__(self, host: "ShardHost", builder: BatchBuilder, timestamp_ms: int) -> None:
         self.host = host
         self.builder = builder

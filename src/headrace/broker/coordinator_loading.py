@@ -130,6 +130,8 @@ class Catchup:
 
     __slots__ = ("_host", "_loader")
 
+    outlives_leader = False
+
     def __init__(self, loader: Loader, host: ShardHost) -> None:
         self._loader = loader
         self._host = host

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.broker.replicas import DECISION_SECONDS
 from headrace.client.errors import err_of
 from headrace.errors import Err, KafkaError
 from headrace.metadata.directories import assignment_request
@@ -31,6 +32,9 @@ RETRY_S = 0.2
 LEAVE_TIMEOUT_MS = 10_000
 """How long a stop waits for others to take over."""
 HURRIED_S = 0.02
+ANSWERS_S = 0.005
+NEWS_S = 0.3
+"""How long clients that were just told of other leaders have for asking who they are."""
 ASSIGNMENTS_AT_A_TIME = 2_000
 
 FATAL = {
@@ -261,6 +265,18 @@ class Lifecycle:
         except TimeoutError:
             logger.warning("nobody took over within %d ms: stopping all the same", timeout_ms)
         self.stop()
+        await self._last_answers()
+
+    async def _last_answers(self) -> None:
+        """Others lead. Producers hear first what became of their last records, and that they have to go elsewhere: by answers,
+        not by a connection that breaks, after which clients wait before they look for others."""
+        clock = self._broker.runtime.clock
+        until_ms = clock.monotonic_ms() + DECISION_SECONDS * 1000
+        undecided = [partition for partition in self._broker.replicas if partition.ack_waiters]
+        while any(p.ack_waiters and p.leader is None for p in undecided) and clock.monotonic_ms() < until_ms:
+            await asyncio.sleep(ANSWERS_S)
+        if any(connection.last_topic for connection in self._broker.connections):
+            await asyncio.sleep(NEWS_S)  # somebody writes here
 
     def stop(self) -> None:
         self.state = State.STOPPED

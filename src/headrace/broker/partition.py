@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.environment import Environment as Environment
 from headrace.broker.partition_waiters import AckWaiter, Copying, FetchWaiter, Watcher
 from headrace.errors import Err, KafkaError
+from headrace.metadata.image import NO_LEADER
 from headrace.metadata.image import Partition as Assignment
 from headrace.metadata.names import INTERNAL
 from headrace.records.batch import check_incoming, require_one_batch, stamp, validate
@@ -189,10 +190,21 @@ class Partition:
             self._committed(self.leader.high_watermark)
 
     def become_follower(self, leader_id: int, leader_epoch: int) -> None:
-        """Another node leads, or none does (-1)."""
+        """Another node leads, or none does (-1).
+
+        What was appended here and is not committed may be in the log of the next leader, and be committed yet. Whoever waits
+        for it hears which of the two it was: `leader_told` or `truncated`. Not so those that are numbered: the next leader knows
+        them if it has them, and the sooner they are sent there the better. See docs/decisions/0020-answers-outlive-leaders.md.
+        """
         self.leader_id, self.leader_epoch = leader_id, leader_epoch
         if self.leader is not None:
-            self.stop()
+            kept: list[tuple[int, AckWaiter]] = []
+            if self.ack_waiters and leader_id != NO_LEADER and not self.failed:
+                numbered = self.log.producers.ends_behind(self.leader.high_watermark)
+                kept = [(end, waiter) for end, waiter in self.ack_waiters if waiter.outlives_leader and end not in numbered]
+            self._step_down(kept)
+        elif leader_id == NO_LEADER:
+            self.lose_acks()
 
     # ---- writing
 
@@ -481,6 +493,21 @@ class Partition:
             logger.warning("%s: cut to %d, below its high watermark %d", self, end_offset, self._high_watermark)
             self._high_watermark = end_offset
         self._writeback_segment = None
+        self.lose_acks(end_offset)
+
+    def lose_acks(self, end_offset: int = -1) -> None:
+        """Whoever waits for records beyond `end_offset` waits in vain."""
+        lost = [waiter for end, waiter in self.ack_waiters if end > end_offset]
+        if lost:
+            self.ack_waiters = deque((end, waiter) for end, waiter in self.ack_waiters if end <= end_offset)
+            for waiter in lost:
+                waiter.lost(self)
+
+    def give_up_acks(self, leader_epoch: int) -> None:
+        """The node that took over in this epoch has not said in time what became of them."""
+        if self.ack_waiters and self.leader is None and self.leader_epoch == leader_epoch:
+            logger.warning("%s: broker %d does not say what became of the last records led here", self, self.leader_id)
+            self.lose_acks()
 
     def _committed(self, high_watermark: int) -> None:
         for watcher in self.watchers:
@@ -531,14 +558,19 @@ class Partition:
     # ---- leaving
 
     def stop(self) -> None:
-        """No longer led here, deleted, or its disk has failed: nobody may go on waiting for it."""
+        """Deleted, or its disk has failed, or nobody leads it: nobody may go on waiting for it."""
+        self._step_down([])
+
+    def _step_down(self, kept: list[tuple[int, AckWaiter]]) -> None:
+        """Lead no more. `kept` are those that still wait for their records."""
         if self.leader is not None:
             self._high_watermark = self.leader.high_watermark
             self.leader = None
-        acks = list(self.ack_waiters)
-        self.ack_waiters.clear()
-        for _, waiter in acks:
-            waiter.lost(self)
+        before, self.ack_waiters = self.ack_waiters, deque(kept)
+        still = {waiter for _, waiter in kept}
+        for _, waiter in before:
+            if waiter not in still:
+                waiter.lost(self)
         for fetch in list(self.fetch_waiters):
             fetch.advanced(self)
         self._tell_watchers()

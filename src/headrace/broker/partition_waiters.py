@@ -9,12 +9,17 @@ if TYPE_CHECKING:
 class AckWaiter(Protocol):
     """A Produce request that waits for its records to be committed."""
 
+    @property
+    def outlives_leader(self) -> bool:
+        """When another node takes over: whether it goes on waiting until that node's log says what became of its records."""
+        ...
+
     def committed(self) -> None:
         """One of its partitions has got there."""
         ...
 
     def lost(self, partition: "Partition") -> None:
-        """One of its partitions will not: it is not led here any more."""
+        """One of its partitions will not: its records were cut off, or this node cannot tell any more."""
         ...
 
 

@@ -42,6 +42,7 @@ Key = tuple[bytes, int]
 BACKOFF_MS = 10
 """After a refusal or a lost connection; doubled up to `replica.fetch.backoff.ms`. Short, since most of them mean that
 one node has heard of a new leader a moment before another."""
+IMPATIENT_MS = 5
 THROTTLED_MS_MAX = 1_000
 FULL_MS = 5_000
 """How long a copy for which there is no room is put off, unless there is some earlier."""
@@ -159,6 +160,7 @@ class LeaderFetcher:
         self.leader_id = leader_id
         self._limits = limits
         self.copies: dict[Key, Copy] = {}
+        self._undecided: dict[Copy, None] = {}  # producers wait to hear what became of the last records led here
         self._named: dict[Copy, None] = {}
         """To be named in the next request: new in the session, or asked for at another offset."""
         self._forgotten: dict[Key, None] = {}
@@ -174,8 +176,7 @@ class LeaderFetcher:
         self._backoff_ms = BACKOFF_MS
         self._session_id = 0
         self._session_epoch = 0
-        self._asked = 0
-        """How many copies are in the session."""
+        self._asked = 0  # so many copies are in the session
         self._requests = 0
         self._client_id = f"broker-{broker.node_id}-fetcher"
         self._client_id_bytes = encode_client_id(self._client_id)
@@ -192,6 +193,8 @@ class LeaderFetcher:
         self.remove(key)
         copy = self.copies[key] = Copy(self, partition)
         partition.copying = copy
+        if partition.ack_waiters:
+            self._undecided[copy] = None
         self._ready(copy)
 
     def remove(self, key: Key) -> None:
@@ -395,12 +398,13 @@ class LeaderFetcher:
         answer = _Answer(self, connection, self._requests)
         topics, forgotten = self._named_topics(), self._forgotten_topics()
         limits = self._limits
+        wait_ms = self._impatient_ms() if self._undecided else limits.wait_ms
 
         def frame_of(correlation_id: int) -> bytes:
             return encode_follower_fetch(
                 correlation_id, self._version, self._client_id_bytes,
                 (self._broker.node_id, self._broker.node.broker_epoch),
-                (limits.wait_ms, limits.bytes_min, limits.answer_bytes),
+                (wait_ms, limits.bytes_min, limits.answer_bytes),
                 (self._session_id, self._session_epoch), topics, forgotten,
             )  # fmt: skip
 
@@ -424,6 +428,11 @@ class LeaderFetcher:
                 self._watchdog = self._runtime.loop.call_later(
                     self._limits.timeout_ms / 1000, self._watch, self._in_flight[0]
                 )
+
+    def _impatient_ms(self) -> int:
+        """A new high watermark goes along with the next records, if any: while producers wait for it, ask often."""
+        self._undecided = {copy: None for copy in self._undecided if copy.is_current and copy.partition.ack_waiters}
+        return IMPATIENT_MS if self._undecided else self._limits.wait_ms
 
     def _throttled_ms(self, now_ms: int) -> int:
         rate = self._broker.config["follower.replication.throttled.rate"]

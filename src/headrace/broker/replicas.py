@@ -46,6 +46,8 @@ CUT_OFF = "%s ends at %d, below its high watermark %d: with durability=replicate
 FULL_DISK_SECONDS = 1.0
 """How long after a replica could not be created for want of room that is tried again."""
 ASSIGN_AGAIN_SECONDS = 1.0
+DECISION_SECONDS = 1.0
+"""How long a Produce whose leader was deposed waits for the next one to say whether its records are committed."""
 
 
 class Replicas:
@@ -399,6 +401,8 @@ class Replicas:
             self.fetchers.unfollow(partition)
         else:
             self.fetchers.follow(partition)
+            if partition.ack_waiters:
+                self._broker.runtime.loop.call_later(DECISION_SECONDS, partition.give_up_acks, assigned.leader_epoch)
 
     def _replica(self, change: PartitionChange, image: Image) -> Partition | None:
         """This node's copy of a partition, opened or created; None where its disk is gone."""

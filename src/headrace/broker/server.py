@@ -21,6 +21,7 @@ from headrace.broker.controller import ActiveController
 from headrace.broker.controller_channel import ControllerChannel
 from headrace.broker.coordinator_runtime import GroupCoordinator
 from headrace.broker.departures import Departures
+from headrace.broker.farewell import LINGER_S
 from headrace.broker.frame_memory import FrameMemory
 from headrace.broker.handlers.fetch import FetchHandler
 from headrace.broker.handlers.metadata import TopicEntries
@@ -185,6 +186,8 @@ class Broker:
         self._gc_watch = GcWatch(self.metrics, runtime.perf_counter)
         self._metrics_server: Any = None
         self.stopping = asyncio.Event()
+        self.draining = False
+        """Connections are answered and closed, one after the other."""
         self.failure: BaseException | None = None
 
     # ---- what handlers ask for
@@ -285,6 +288,7 @@ class Broker:
         await self.node.leave()
         for listener in self.listeners:
             await listener.stop()
+        self.draining = True
         for connection in self._client_connections():
             connection.finish()
         await self._drain()
@@ -318,6 +322,9 @@ class Broker:
         while self.runtime.clock.monotonic_ms() < deadline:
             if all(not c.waiting and not c.outbox.blocked for c in self._client_connections()):
                 break
+            await asyncio.sleep(0.005)
+        deadline = self.runtime.clock.monotonic_ms() + LINGER_S * 1000
+        while self._client_connections() and self.runtime.clock.monotonic_ms() < deadline:
             await asyncio.sleep(0.005)
         # A sync that fails is told to one caller only: the logs must not be closed, and called whole, over its head.
         deadline = self.runtime.clock.monotonic_ms() + DRAIN_SECONDS * 1000

@@ -208,6 +208,7 @@ class Truncation:
             self._broker.dir_failed(partition.log, error)
             return
         done = self._checkpoint(self._broker.logs.checkpoint_plan(), copy)
+        partition.lose_acks()
         partition.truncated()
         partition.leader_told(offset, offset)
         self._go_on(copy, done)

@@ -485,6 +485,11 @@ class ProducerStates:
                 entry.txn_first_offset,
             )
 
+    def ends_behind(self, offset: int) -> set[int]:
+        """Where the remembered batches end that go beyond `offset`."""
+        ends = (mark.last_offset + 1 for entry in self._entries.values() for mark in entry.batches)
+        return {end for end in ends if end > offset}
+
     def last_records(self) -> dict[int, tuple[int, int]]:
         """Producer -> (offset of its last record or -1, epoch): what compaction must not remove the batch of."""
         return {pid: (entry.last_data_offset, entry.epoch) for pid, entry in self._entries.items()}

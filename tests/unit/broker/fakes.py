@@ -171,6 +171,7 @@ class Peer:
                 request_bytes_max=frame_bytes_max, control_bytes_max=CONTROL_BYTES_MAX, parked_requests_max=PARKED_MAX
             ),
             connection_limits=limits if limits is not None else ConnectionLimits(10**9, 10**9, {}),
+            draining=False,
             connections={},
             metrics=Metrics(),
         )

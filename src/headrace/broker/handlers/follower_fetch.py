@@ -430,8 +430,10 @@ class FollowerFetches:
         if request.version < HINTS_SINCE:
             gathered.results = [(row, (*result[:8], _unhinted(result[8]))) for row, result in gathered.results]
         for row, result in gathered.results:
-            _, error, high_watermark, _, log_start, length, _, _, _ = result
-            row.told_high_watermark, row.told_log_start = high_watermark, log_start
+            _, error, high_watermark, _, log_start, length, _, _, detail = result
+            # Of an answer about where the logs part a follower takes nothing else: all of it is told again.
+            row.told_high_watermark = high_watermark if detail is None else -1
+            row.told_log_start = log_start
             if row in dirty:
                 del dirty[row]
                 partition = row.partition

@@ -45,6 +45,8 @@ there is no room for too many."""
 Results = list[tuple[str | bytes, list[ProduceResult]]]
 Waiting = tuple[Partition, int, LeaderState, list[ProduceResult], int]
 """(partition, end offset of what was appended, who led it then, the answers of its topic, its place among them)."""
+LOST = 1 << 63
+"""An end offset that is never committed."""
 
 
 class ProduceHandler:
@@ -172,6 +174,13 @@ class ProduceHandler:
     def is_cut_off(self) -> bool:
         return self._broker.departures.cut_off
 
+    def has_too_few(self, partition: Partition) -> bool:
+        """Whether fewer replicas are in sync than the minimum, whoever leads them."""
+        if partition.leader is not None:
+            return partition.leader.too_few
+        known = self._broker.image.partition(partition.topic_id, partition.index)
+        return known is None or len(known.isr) < min(partition.log.config.min_insync_replicas, len(known.replicas))
+
     def encode(self, request: Request, results: Results) -> bytes:
         """An answer that may carry leader hints, and so the addresses of the leaders."""
         if len(results) == 1 and len(results[0][1]) == 1 and results[0][1][0][5] is None:
@@ -237,6 +246,8 @@ class ProduceWaiter:
 
     __slots__ = ("_handler", "_remaining", "_request", "_results", "_waiting", "bucket")
 
+    outlives_leader = True
+
     def __init__(
         self,
         handler: ProduceHandler,
@@ -257,6 +268,7 @@ class ProduceWaiter:
         """A disk that failed under a later partition of the request may have taken earlier ones with it."""
         for partition, _, leader, _, _ in self._waiting:
             if partition.leader is not leader:
+                self._note_lost(partition)
                 self.committed()
 
     def committed(self) -> None:
@@ -272,7 +284,13 @@ class ProduceWaiter:
         refused = _refused_of(request.connection)
         refused.note_lost((partition.topic_id if request.version >= BY_ID else partition.topic, partition.index))
         request.connection.refused = refused
+        self._note_lost(partition)
         self.committed()
+
+    def _note_lost(self, partition: Partition) -> None:
+        for at, (lost, _, leader, answers, position) in enumerate(self._waiting):
+            if lost is partition:
+                self._waiting[at] = partition, LOST, leader, answers, position
 
     def expire(self) -> None:
         self._finish()
@@ -280,17 +298,20 @@ class ProduceWaiter:
     def _finish(self) -> None:
         for partition, end_offset, leader, answers, position in self._waiting:
             index = partition.index
-            # The offset alone proves nothing: another leader may have put other records there. As long as this node
-            # leads, in whatever epoch, nobody has.
-            if partition.leader is not leader:
+            if partition.leader is leader:
+                if leader.high_watermark < end_offset:
+                    # A timeout is tried again here, for ever. Cut off from all others, this node is no leader any more.
+                    error = Err.NOT_LEADER_OR_FOLLOWER if self._handler.is_cut_off else Err.REQUEST_TIMED_OUT
+                    answers[position] = (index, error, -1, -1, -1, None)
+                elif leader.too_few:
+                    # Committed, and since then too few are in sync to call it safe.
+                    answers[position] = (index, Err.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1, -1, -1, None)
+            elif partition.high_watermark < end_offset:
                 error = Err.KAFKA_STORAGE_ERROR if partition.failed else Err.NOT_LEADER_OR_FOLLOWER
                 detail = ProduceDetail(leader=LeaderHint(partition.leader_id, partition.leader_epoch))
                 answers[position] = (index, error, -1, -1, -1, detail)
-            elif leader.high_watermark < end_offset:
-                # A timeout is tried again here, for ever. Cut off from all others, this node is no leader any more.
-                error = Err.NOT_LEADER_OR_FOLLOWER if self._handler.is_cut_off else Err.REQUEST_TIMED_OUT
-                answers[position] = (index, error, -1, -1, -1, None)
-            elif leader.too_few:
-                # Committed, and since then too few are in sync to call it safe.
+            elif self._handler.has_too_few(partition):
                 answers[position] = (index, Err.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1, -1, -1, None)
+            # Else it is committed, though another node has led since. The offset alone would not prove that: another leader
+            # may have put other records there. But this log was cut before it took them, and whoever waited is LOST since.
         self._handler.answered(self._request, self._results)
