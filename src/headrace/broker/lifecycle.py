@@ -33,7 +33,7 @@ LEAVE_TIMEOUT_MS = 10_000
 """How long a stop waits for others to take over."""
 HURRIED_S = 0.02
 ANSWERS_S = 0.005
-NEWS_S = 0.3
+NEWS_S = 1.0
 """How long clients that were just told of other leaders have for asking who they are."""
 ASSIGNMENTS_AT_A_TIME = 2_000
 
