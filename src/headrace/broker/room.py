@@ -221,7 +221,8 @@ class RoomWatch:
         except OSError as error:
             logger.debug("%s has no room yet: %s", log_dir.path, error)
         else:
-            self.dirs[log_dir.path].write_succeeded()
+            if (room := self.dirs.get(log_dir.path)) is not None:  # the dir may have failed meanwhile
+                room.write_succeeded()
         finally:
             self._probing.discard(log_dir.path)
             self._probe_at = self._now_ms() / 1000 + self._probe_s
