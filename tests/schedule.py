@@ -15,8 +15,8 @@ TOGETHER = ("tests/spark/",)
 """Folders of tests that one process runs one after the other."""
 
 LONGEST_FIRST = (
-    "tests/spark/", "tests/cluster/", "tests/compat/", "tests/demo/", "tests/groups/", "tests/simulation/", "tests/consumer/",
-    "tests/broker/", "tests/unit/storage/",
+    "tests/spark/", "tests/nemesis/", "tests/cluster/", "tests/compat/", "tests/damage/", "tests/demo/", "tests/groups/",
+    "tests/simulation/", "tests/consumer/", "tests/broker/", "tests/unit/storage/",
 )  # fmt: skip
 
 
