@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from headrace.broker.partition import Partition
-from headrace.broker.replica_fetcher import Copy, Key, LeaderFetcher, Limits
+from headrace.broker.replica_copy import Copy, Key
+from headrace.broker.replica_fetcher import LeaderFetcher, Limits
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker.idle_poll import SMALL_BYTES
 from headrace.broker.partition import Partition
-from headrace.broker.repair import Patch
+from headrace.broker.replica_copy import BACKOFF_MS, Copy, Key
 from headrace.broker.truncation import Truncation
 from headrace.client.connection import Connection
 from headrace.client.errors import ClientError, err_of
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.fetcher")
 
-Key = tuple[bytes, int]
-
-BACKOFF_MS = 10
-"""After a refusal or a lost connection; doubled up to `replica.fetch.backoff.ms`. Short, since most of them mean that
-one node has heard of a new leader a moment before another."""
 IMPATIENT_MS = 5
 THROTTLED_MS_MAX = 1_000
 FULL_MS = 5_000
@@ -77,78 +72,6 @@ class Limits(NamedTuple):
             config["replica.fetch.backoff.ms"],
             config["replica.socket.timeout.ms"],
         )
-
-
-class Copy:
-    """One partition as it is copied in one leader epoch."""
-
-    __slots__ = (
-        "asked", "backoff_ms", "behind", "fetcher", "leader_epoch", "log_start", "partition", "patch", "since", "timer",
-        "unvouched",
-    )  # fmt: skip
-
-    def __init__(self, fetcher: "LeaderFetcher", partition: Partition) -> None:
-        self.fetcher = fetcher
-        self.partition = partition
-        self.leader_epoch = partition.leader_epoch
-        self.log_start = -1
-        """As the leader was last told."""
-        self.asked = 0
-        """The offset that was last asked for."""
-        self.since = 0
-        """The request that first named it: answers to earlier ones are about another epoch. 0: not asked for now."""
-        self.backoff_ms = BACKOFF_MS
-        self.behind = True
-        """Without something that is committed: not in sync, so it may be throttled."""
-        self.timer: TimerHandle | None = None
-        self.patch: Patch | None = None
-        """What came so far of the first hole in its log."""
-        self.unvouched = False
-        """Cut, and there was no room for the checkpoint that says so: nothing may be written to it before there is."""
-
-    @property
-    def key(self) -> Key:
-        return self.partition.topic_id, self.partition.index
-
-    @property
-    def next_offset(self) -> int:
-        """What to ask for: what comes after the log's end, or what a damaged segment has taken out of it."""
-        log = self.partition.log
-        if log.holes:
-            if self.patch is not None and self.patch.is_valid:
-                return self.patch.next_offset
-            return max(log.log_start_offset, min(hole.start_offset for hole in log.holes))
-        return log.end_offset
-
-    @property
-    def last_epoch(self) -> int:
-        """The epoch of the last record before `next_offset`: the leader compares it with its own."""
-        log = self.partition.log
-        if log.holes:
-            if self.patch is not None and self.patch.is_valid:
-                return self.patch.last_epoch
-            return log.epochs.epoch_for(self.next_offset - 1)
-        return log.epochs.latest_epoch
-
-    @property
-    def is_current(self) -> bool:
-        return self.partition.copying is self
-
-    def durable(self) -> None:
-        self.fetcher.durable(self)
-
-    def drop_patch(self) -> None:
-        patch, self.patch = self.patch, None
-        if patch is not None:
-            patch.discard()
-
-    def end(self) -> None:
-        self.drop_patch()
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        if self.partition.copying is self:
-            self.partition.copying = None
 
 
 class LeaderFetcher:

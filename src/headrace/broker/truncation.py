@@ -13,7 +13,7 @@ from headrace.protocol.api import ApiKey
 from headrace.storage.files import NO_SPACE, NOT_THE_DISK
 
 if TYPE_CHECKING:
-    from headrace.broker.replica_fetcher import Copy
+    from headrace.broker.replica_copy import Copy
     from headrace.broker.server import Broker
     from headrace.protocol.hot_replica import CopiedRow
     from headrace.storage.manager import CheckpointPlan, LogDir
