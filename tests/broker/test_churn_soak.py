@@ -33,6 +33,7 @@ class Sample(NamedTuple):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(MINUTES * 60 + 600)
 def test_what_comes_and_goes_leaves_no_trace(tmp_path: Path) -> None:
     samples: list[Sample] = []
     with HeadraceProcess(tmp_path / "data", config=CONFIG) as process:
