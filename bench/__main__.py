@@ -24,9 +24,20 @@ def options() -> argparse.Namespace:
     add("--rounds", type=int, default=3, help="turns per broker; their median counts [3]")
     add("--warm-seconds", type=float, default=10, help="length of the warm-up before each part [10]")
     add("--no-apache", action="store_true", help="measure Headrace alone")
-    add("--broker", metavar="NAME=PORT:PID", action="append", default=[], help="measure a broker that runs already, instead of ours")
+    add(
+        "--broker",
+        metavar="NAME=PORT:PID",
+        action="append",
+        default=[],
+        help="measure a broker that runs already, instead of ours",
+    )
     add("--folder", type=Path, help="where the brokers keep their data [a temporary folder]")
-    add("--results", type=Path, default=RESULTS, help="where to write results.md, results.json and ratios.png [docs/bench]")
+    add(
+        "--results",
+        type=Path,
+        default=RESULTS,
+        help="where to write results.md, results.json and ratios.png [docs/bench]",
+    )
     add("--dry", action="store_true", help="print the results, write nothing")
     return parser.parse_args()
 
@@ -47,7 +58,10 @@ def main() -> int:
     if unknown := [name for name in wanted if name not in PARTS]:
         print(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}", file=sys.stderr)
         return 2
-    external = {name: tuple(map(int, where.split(":"))) for name, where in (b.split("=") for b in given.broker)}
+    external = {}
+    for name, _, where in (text.partition("=") for text in given.broker):
+        port, _, pid = where.partition(":")
+        external[name] = int(port), int(pid)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=given.folder, ignore_cleanup_errors=True) as folder:
@@ -58,10 +72,15 @@ def main() -> int:
             for name in wanted:
                 begin = time.monotonic()
                 part = done[name] = PARTS[name](bench)
-                print("\n".join([f"\n{part.title}  ({time.monotonic() - begin:.0f} s)", *report.table(part.rows, name)]))
+                print(
+                    "\n".join([f"\n{part.title}  ({time.monotonic() - begin:.0f} s)", *report.table(part.rows, name)])
+                )
                 for goal in part.goals:
                     sign = "≥" if goal.at_least else "≤"
-                    print(f"  {'ok ' if goal.is_met else 'NO '} {goal.what}: {goal.ratio:.2f}x (goal {sign} {goal.bound:g}x)")
+                    print(
+                        f"  {'ok ' if goal.is_met else 'NO '} {goal.what}: {goal.ratio:.2f}x (goal {sign}"
+                        f" {goal.bound:g}x)"
+                    )
                 sys.stdout.flush()
                 if not given.dry:
                     report.write([done[n] for n in PARTS if n in done], given.results)

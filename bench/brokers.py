@@ -84,7 +84,7 @@ def started(name: str, folder: Path) -> Broker:
             process.format()
     else:
         (port,) = free_ports(1)
-        process = HeadraceProcess(folder / "data", config=COMMON | HEADRACE[name], port=port)
+        process = HeadraceProcess(folder / "data", config={**COMMON, **HEADRACE[name]}, port=port)
     begin = time.perf_counter()
     process.start()
     while not answers_metadata(process.port):

@@ -44,7 +44,12 @@ def confluent_consumer(broker: Broker, seconds: float, **more: object) -> dict[s
     with broker.topic("bench-consume") as topic:
         _send(confluent.Producer({"bootstrap.servers": f"127.0.0.1:{broker.port}"}), topic, value, count)
         # The group is only a name here: partitions are assigned by hand and nothing is committed.
-        settings = {"bootstrap.servers": f"127.0.0.1:{broker.port}", "group.id": "bench", "enable.auto.commit": False, **more}
+        settings = {
+            "bootstrap.servers": f"127.0.0.1:{broker.port}",
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            **more,
+        }
         consumer = confluent.Consumer(settings)
         consumer.assign([confluent.TopicPartition(topic, 0, 0)])
         cpu, begin, got = cpu_s(broker.pid), time.perf_counter(), 0
@@ -60,8 +65,9 @@ def confluent_consumer(broker: Broker, seconds: float, **more: object) -> dict[s
 
 
 def confluent_consumer_without_pauses(broker: Broker, seconds: float) -> dict[str, float]:
-    """By default this client fetches nothing for a second whenever it holds 100,000 records that the application has not
-    taken yet. What is measured then is those pauses: the sooner a broker has filled the queue, the sooner the next begins."""
+    """By default this client fetches nothing for a second whenever it holds 100,000 records that the application has
+    not taken yet. What is measured then is those pauses: the sooner a broker has filled the queue, the sooner the next
+    begins."""
     return confluent_consumer(broker, seconds, **{"fetch.queue.backoff.ms": 1})
 
 
@@ -81,7 +87,11 @@ def producer_performance(broker: Broker, seconds: float) -> dict[str, float]:
 
 
 def figures(count: int, seconds: float, cpu: float) -> dict[str, float]:
-    return {"records/s": count / seconds, "MB/s": count * RECORD_BYTES / seconds / 1e6, "CPU µs/record": cpu / count * 1e6}
+    return {
+        "records/s": count / seconds,
+        "MB/s": count * RECORD_BYTES / seconds / 1e6,
+        "CPU µs/record": cpu / count * 1e6,
+    }
 
 
 RUNS = {

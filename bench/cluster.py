@@ -1,4 +1,5 @@
-"""Three nodes against three: replicated writes, their latency and memory, and how long writes stop when a leader is lost."""
+"""Three nodes against three: replicated writes, their latency and memory, and how long writes stop when a leader is
+lost."""
 
 import os
 import signal
@@ -148,7 +149,8 @@ def _latency(cluster: Cluster, seconds: float) -> dict[str, float]:
 
 
 def _warm(cluster: Cluster, seconds: float) -> None:
-    """Until it gets no faster, several turns in a row: three JVMs on two cores take minutes to compile what they run."""
+    """Until it gets no faster, several turns in a row: three JVMs on two cores take minutes to compile what they
+    run."""
     best, waited = 0.0, 0
     for _ in range(WARM_TURNS_MAX):
         speed = _produce(cluster, seconds)["MB/s"]
@@ -160,7 +162,11 @@ def _warm(cluster: Cluster, seconds: float) -> None:
 
 
 def replicated(bench: Bench) -> Part:
-    part = Part("cluster", f"{NODES} nodes, replication factor {NODES}, acks=all, min.insync.replicas=2: 150 x 100 B, and one record at a time")
+    part = Part(
+        "cluster",
+        f"{NODES} nodes, replication factor {NODES}, acks=all, min.insync.replicas=2: 150 x 100 B, and one record at a"
+        " time",
+    )
     with clusters(bench, "headrace", APACHE, "headrace-fsync") as running:
         turns: dict[str, list[dict[str, float]]] = {cluster.name: [] for cluster in running}
         for cluster in running:
@@ -169,7 +175,9 @@ def replicated(bench: Bench) -> Part:
             for cluster in running:
                 turns[cluster.name].append(_produce(cluster, bench.seconds) | _latency(cluster, bench.seconds))
         for cluster in running:
-            row = {measure: median([turn[measure] for turn in turns[cluster.name]]) for measure in turns[cluster.name][0]}
+            row = {
+                measure: median([turn[measure] for turn in turns[cluster.name]]) for measure in turns[cluster.name][0]
+            }
             row["PSS MB"] = sum(memory_mb(pid)["PSS MB"] for pid in cluster.pids().values())
             part.rows[cluster.name] = row
     part.goal("RF 3, 150 x 100 B: MB/s", "MB/s", at_least=3)
@@ -177,7 +185,10 @@ def replicated(bench: Bench) -> Part:
     part.goal("RF 3, one record: p50", "p50 µs", at_most=0.5)
     part.goal("RF 3, one record: p99", "p99 µs", at_most=0.5)
     part.goal("memory of three nodes (PSS)", "PSS MB", at_most=0.25)
-    part.notes.append("CPU and memory are of all three nodes together. `headrace-fsync` syncs on every in-sync replica before it answers.")
+    part.notes.append(
+        "CPU and memory are of all three nodes together. `headrace-fsync` syncs on every in-sync replica before it"
+        " answers."
+    )
     return part
 
 
@@ -238,7 +249,13 @@ def failover(bench: Bench) -> Part:
     part.rows["goal"] = {"worst kill -9 s": 0.5, "worst SIGSTOP s": 4.0}
     part.goal("kill -9: the worst of all turns against half a second", "worst kill -9 s", at_most=1, against="goal")
     part.goal("SIGSTOP: the worst against session timeout + 1 s", "worst SIGSTOP s", at_most=1, against="goal")
-    part.notes.append("Both with their defaults: Headrace sees a dead process by its closed socket, and silence after 3 s; Kafka waits 9 s for both. With SIGSTOP the producer is set to notice: `socket.timeout.ms` 1000, `request.timeout.ms` 500, `topic.metadata.refresh.interval.ms` 200. The producer is bootstrapped from brokers that do not lead: where the lost leader was its only connection, librdkafka itself waits for a second before it asks anybody else.")
+    part.notes.append(
+        "Both with their defaults: Headrace sees a dead process by its closed socket, and silence after 3 s; Kafka"
+        " waits 9 s for both. With SIGSTOP the producer is set to notice: `socket.timeout.ms` 1000,"
+        " `request.timeout.ms` 500, `topic.metadata.refresh.interval.ms` 200. The producer is bootstrapped from brokers"
+        " that do not lead: where the lost leader was its only connection, librdkafka itself waits for a second before"
+        " it asks anybody else."
+    )
     return part
 
 
@@ -254,8 +271,9 @@ def sized(bench: Bench) -> Part:
     few, many = (f"headrace, {count:,}" for count in SIZES)
     part.goal(f"{SIZES[1]:,} partitions against {SIZES[0]:,}: kill -9", "kill -9 s", at_most=10, of=many, against=few)
     part.notes.append(
-        "`kill -9` is the time without an acknowledgement when a broker that leads a third of the partitions is killed; "
-        "`ready again` is from the start of its process to its first answer, `in sync again` until it has caught up with all."
+        "`kill -9` is the time without an acknowledgement when a broker that leads a third of the partitions is killed;"
+        " `ready again` is from the start of its process to its first answer, `in sync again` until it has caught up"
+        " with all."
     )
     return part
 

@@ -1,15 +1,16 @@
-"""The controller's core on paper: a cluster of a thousand brokers and a million partitions, in memory and without a log.
+"""The controller's core on paper: a cluster of a thousand brokers and a million partitions, in memory and without a
+log.
 
     python -m bench.controller_scale [--brokers 1000] [--partitions 1000000] [--factor 3]
 
-Prints the CPU time and memory to load the metadata, to create a topic, to change one ISR, to fence a broker, to bring it back,
-to start a move and to list all moves, and the time of a heartbeat. Nothing may grow with the whole cluster but loading.
+Prints the CPU time and memory to load the metadata, to create a topic, to change one ISR, to fence a broker, to bring
+it back, to start a move and to list all moves, and the time of a heartbeat. Nothing may grow with the whole cluster but
+loading.
 """
 
 import argparse
 import gc
 import resource
-import sys
 import time
 from collections.abc import Callable
 from random import Random
@@ -200,4 +201,4 @@ def heartbeats(paper: Paper, brokers: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

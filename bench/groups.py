@@ -63,7 +63,10 @@ def find_coordinator(sock: socket.socket, group: str) -> None:
     """Has the offsets topic created, and waits until the group's shard is served."""
     while ask(sock, ApiKey.FIND_COORDINATOR, FIND_VERSION, m.FindCoordinatorRequest(key=group)).error_code:
         time.sleep(0.1)
-    while ask(sock, ApiKey.HEARTBEAT, 0, m.HeartbeatRequest(group_id=group, member_id="x")).error_code in (LOADING, NOT_COORDINATOR):
+    while ask(sock, ApiKey.HEARTBEAT, 0, m.HeartbeatRequest(group_id=group, member_id="x")).error_code in (
+        LOADING,
+        NOT_COORDINATOR,
+    ):
         time.sleep(0.1)
 
 
@@ -156,7 +159,8 @@ def rebalances(broker: Broker, seconds: float) -> "Measures":
             assert member.joined().error_code == MEMBER_ID_REQUIRED
         while not rebalance(members):
             pass
-        taken, cpu, end = [], cpu_s(broker.pid), time.perf_counter() + seconds
+        taken: list[float] = []
+        cpu, end = cpu_s(broker.pid), time.perf_counter() + seconds
         while time.perf_counter() < end or len(taken) < 3:
             begin = time.perf_counter()
             if rebalance(members):
@@ -229,7 +233,9 @@ def _beat(members: Sequence[Member], requests: Sequence[bytes], seconds: float) 
 
 
 def group_members(bench: "Bench") -> Part:
-    part = Part("group-members", f"{GROUPS:,} groups of {GROUP_MEMBERS} members, each with a heartbeat every {HEARTBEAT_S:g} s")
+    part = Part(
+        "group-members", f"{GROUPS:,} groups of {GROUP_MEMBERS} members, each with a heartbeat every {HEARTBEAT_S:g} s"
+    )
     part.rows = bench.in_turns(("headrace", APACHE), heartbeats)
     part.goal("heartbeats of 5,000 members: CPU", "share of a core %", at_most=1)
     return part
@@ -317,7 +323,8 @@ def flush_every(broker: Broker, messages: str) -> None:
 
 
 def beside_produces_run(connections: int) -> Callable[[Broker, float], "Measures"]:
-    """Commits, and what they are held against in the same turn: one record, synced, sent in the same way by the same client.
+    """Commits, and what they are held against in the same turn: one record, synced, sent in the same way by the same
+    client.
 
     How many share a sync, which is nearly all that either costs, depends on how soon the client goes on.
     """
@@ -365,8 +372,9 @@ def group_commits(bench: "Bench") -> Part:
             of=f"headrace, {connections}", against=f"{APACHE}, flush.messages=1, {connections}",
         )  # fmt: skip
     part.notes.append(
-        "Headrace answers once the commit is on disk (fdatasync, shared by all that wait), Kafka by default once it is in "
-        "memory, with `flush.messages=1` on disk too. `produce` is one synced record of 100 B, sent the same way in the same turn."
+        "Headrace answers once the commit is on disk (fdatasync, shared by all that wait), Kafka by default once it is"
+        " in memory, with `flush.messages=1` on disk too. `produce` is one synced record of 100 B, sent the same way in"
+        " the same turn."
     )
     return part
 
@@ -429,7 +437,9 @@ def probed(port: int) -> Iterator[list[float]]:
     """How long somebody else's small requests take meanwhile: a loop that is kept busy answers late."""
     taken: list[float] = []
     ended = threading.Event()
-    request = b"".join(encode_request(API[ApiKey.HEARTBEAT], 0, 0, "bench", m.HeartbeatRequest(group_id="probe", member_id="x")))
+    request = b"".join(
+        encode_request(API[ApiKey.HEARTBEAT], 0, 0, "bench", m.HeartbeatRequest(group_id="probe", member_id="x"))
+    )
 
     def probe() -> None:
         buffer = bytearray(1 << 10)
@@ -456,7 +466,9 @@ def _restarted(broker: Broker) -> Broker:
 
 
 def group_load(bench: "Bench") -> Part:
-    part = Part("group-load", "A coordinator loading committed offsets after a restart, 100 a group; from the first answer on")
+    part = Part(
+        "group-load", "A coordinator loading committed offsets after a restart, 100 a group; from the first answer on"
+    )
     both, alone = LOADED
     part.rows[f"headrace, {both:,}"] = load_time(bench, "headrace", both)
     if bench.brokers.with_apache:
@@ -466,7 +478,9 @@ def group_load(bench: "Bench") -> Part:
         f"{alone:,} offsets against {both:,}: time to load", "load s", at_most=1.5 * alone / both,
         of=f"headrace, {alone:,}", against=f"headrace, {both:,}",
     )  # fmt: skip
-    part.notes.append("Others wait: a Heartbeat to another group every 2 ms while the load runs, from sending to answer.")
+    part.notes.append(
+        "Others wait: a Heartbeat to another group every 2 ms while the load runs, from sending to answer."
+    )
     return part
 
 

@@ -74,7 +74,8 @@ def receive_frame(sock: socket.socket, buffer: bytearray) -> memoryview:
 
 
 def measured(pid: int | Sequence[int], run: Callable[[], tuple[int, int]]) -> Rate:
-    """Runs it between two readings of the clocks; it returns requests and payload bytes. Several processes are added up."""
+    """Runs it between two readings of the clocks; it returns requests and payload bytes. Several processes are added
+    up."""
     pids = [pid] if isinstance(pid, int) else pid
     broker, own, start = sum(map(cpu_s, pids)), time.process_time(), time.perf_counter()
     requests, payload_bytes = run()
@@ -200,7 +201,11 @@ def kernel_cost(frame_bytes: int, folder: str, seconds: float) -> tuple[float, f
     child = os.fork()
     if child == 0:
         try:
-            out, data, end = socket.create_connection(server.getsockname()), os.urandom(frame_bytes), time.time() + seconds
+            out, data, end = (
+                socket.create_connection(server.getsockname()),
+                os.urandom(frame_bytes),
+                time.time() + seconds,
+            )
             while time.time() < end:
                 out.sendall(data)
         finally:

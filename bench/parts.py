@@ -2,7 +2,7 @@
 
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,9 @@ def rate(result: load.Rate) -> Measures:
     }
 
 
-def produce_run(shape: tuple[int, int], partitions: int = 1, connections: int = 1, **configs: object) -> Callable[[Broker, float], Measures]:
+def produce_run(
+    shape: tuple[int, int], partitions: int = 1, connections: int = 1, **configs: object
+) -> Callable[[Broker, float], Measures]:
     records = wire.random_batch(*shape)
 
     def run(broker: Broker, seconds: float) -> Measures:
@@ -80,7 +82,9 @@ def produce_small(bench: Bench) -> Part:
     part.rows = bench.in_turns(("headrace", APACHE, "headrace-records"), produce_run(SMALL))
     part.goal("produce 150 x 100 B: MB/s", "MB/s", at_least=3)
     part.goal("produce 150 x 100 B: CPU per GB", "CPU s/GB", at_most=0.35)
-    part.notes.append("`headrace-records` walks every record as Kafka does; the default checks the batch's CRC and header.")
+    part.notes.append(
+        "`headrace-records` walks every record as Kafka does; the default checks the batch's CRC and header."
+    )
     against_kernel(part, bench, SMALL)
     return part
 
@@ -183,7 +187,7 @@ def real_clients(bench: Bench) -> Part:
     part = Part("clients", "Real clients at their defaults, records of 100 B")
     names = ("headrace", APACHE, "headrace-fsync")
     for title, run in clients.RUNS.items():
-        rows = bench.in_turns(names, lambda broker, seconds, run=run: run(broker, seconds))
+        rows = bench.in_turns(names, run)
         for name, row in rows.items():
             part.rows[f"{title}, {name}"] = row
         part.goal(f"{title}: records/s", "records/s", at_least=1, of=f"{title}, headrace", against=f"{title}, apache")
@@ -208,13 +212,15 @@ def _keep_busy(port: int, stop_at: float) -> None:
 
 
 @contextmanager
-def housekeeping(broker: Broker, seconds: float):  # type: ignore[no-untyped-def]
+def housekeeping(broker: Broker, seconds: float) -> Iterator[None]:
     small = {"segment_bytes": 1 << 20}
     with (
         broker.topic("bench-compacted", cleanup_policy="compact", min_cleanable_dirty_ratio=0.01, **small),
         broker.topic("bench-retained", retention_bytes=4 << 20, **small),
     ):
-        feeder = multiprocessing.get_context("spawn").Process(target=_keep_busy, args=(broker.port, time.time() + seconds + 3))
+        feeder = multiprocessing.get_context("spawn").Process(
+            target=_keep_busy, args=(broker.port, time.time() + seconds + 3)
+        )
         feeder.start()
         time.sleep(3)
         try:
@@ -245,7 +251,10 @@ def partitions(bench: Bench) -> Part:
         for count in SCALES:
             with ExitStack() as stack:
                 per_topic = min(count, 1000)
-                topics = [stack.enter_context(broker.topic(f"bench-many-{i:04}", per_topic)) for i in range(count // per_topic)]
+                topics = [
+                    stack.enter_context(broker.topic(f"bench-many-{i:04}", per_topic))
+                    for i in range(count // per_topic)
+                ]
                 records = wire.random_batch(*SINGLE)
                 requests = [wire.produce(topic, [p], records) for p in range(per_topic) for topic in topics]
                 work = {"topic": topics[0], "requests": requests, "payload_bytes": len(records)}

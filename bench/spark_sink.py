@@ -1,4 +1,5 @@
-"""`python -m bench.spark_sink`: rows/s of Spark writes of one cached table to topics, three ways in one session, turn by turn.
+"""`python -m bench.spark_sink`: rows/s of Spark writes of one cached table to topics, three ways in one session, turn
+by turn.
 
 headrace is format("headrace"); kafka is Spark's own connector (its jar), both with acks=all and idempotence; bare is a
 Python sink that only counts the Arrow batches it gets: what Spark's path from the JVM to Python takes by itself.
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bench.spark_turns import Figures, parser, run, take_turns
-from headrace.client.admin import Admin
+from headrace.client.admin.admin import Admin
 
 PARTITIONS = 4
 TASKS = 4
@@ -20,7 +21,9 @@ GOALS = {"over kafka": 1.0, "of bare": 1 / 1.3}
 
 def options() -> argparse.Namespace:
     found = parser("spark_sink", __doc__, mb=100)
-    found.add_argument("--keys", action="store_true", help="give each row a key, so that rows spread over partitions by it")
+    found.add_argument(
+        "--keys", action="store_true", help="give each row a key, so that rows spread over partitions by it"
+    )
     found.add_argument("--codec", default="none", help="compression.type of both [none]")
     return found.parse_args()
 
@@ -49,7 +52,11 @@ def table(spark: Any, size: int, rows: int, keys: bool) -> Any:
     """Values of one size that do not compress too well, held in memory so that both sinks are given them as fast."""
     key = "CAST(id AS STRING) AS key" if keys else "CAST(NULL AS STRING) AS key"
     value = f"substr(repeat(sha2(CAST(id AS STRING), 256), {size // 64 + 1}), 1, {size}) AS value"
-    frame = spark.range(0, rows, 1, TASKS).selectExpr(key, f"CAST({value.removesuffix(' AS value')} AS BINARY) AS value").persist()
+    frame = (
+        spark.range(0, rows, 1, TASKS)
+        .selectExpr(key, f"CAST({value.removesuffix(' AS value')} AS BINARY) AS value")
+        .persist()
+    )
     assert frame.count() == rows
     return frame
 

@@ -1,8 +1,9 @@
-"""`python -m bench.spark_source`: Spark reads from one topic, three ways in one session, turn by turn: rows/s, CPU, first row.
+"""`python -m bench.spark_source`: Spark reads from one topic, three ways in one session, turn by turn: rows/s, CPU,
+first row.
 
 headrace is format("headrace"); kafka is Spark's own connector (its jar); bare is a Python source that yields finished
-Arrow batches of the same rows over and over: what Spark's path from Python to the JVM takes by itself. Cold, each way has
-a driver of its own, and its first row is that driver's first.
+Arrow batches of the same rows over and over: what Spark's path from Python to the JVM takes by itself. Cold, each way
+has a driver of its own, and its first row is that driver's first.
 """
 
 import argparse
@@ -17,8 +18,8 @@ from typing import Any
 
 from bench.measure import median
 from bench.spark_turns import Figures, parser, run, take_turns
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
+from headrace.client.net.cluster import Cluster
 from headrace.client.raw import produce
 from headrace.records.batch import Record, build_batch
 
@@ -56,7 +57,8 @@ def fill(bootstrap: str, topic: str, size: int, per_batch: int, total: int) -> i
 
 
 def bare_source(size: int, rows: int) -> type:
-    """A Python source that gives the same columns without reading anything; made here, so that Spark pickles it whole."""
+    """A Python source that gives the same columns without reading anything; made here, so that Spark pickles it
+    whole."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class BareReader(DataSourceReader):
@@ -67,7 +69,9 @@ def bare_source(size: int, rows: int) -> type:
             from headrace.client.columnar.decode import Decoder
             from headrace.records.batch import Record, build_batch
 
-            decoder = Decoder("topic", partition.value, ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"])
+            decoder = Decoder(
+                "topic", partition.value, ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+            )
             count = max(1, min(16_000, 2_000_000 // size))
             data = build_batch([Record(0, 1_700_000_000_000 + i, b"%08d" % i, bytes(size - 8)) for i in range(count)])
             (batch,) = list(decoder.decode(data, 0, 1 << 60))
@@ -82,7 +86,10 @@ def bare_source(size: int, rows: int) -> type:
             return f"bare{size}"
 
         def schema(self) -> str:
-            return "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+            return (
+                "key binary, value binary, topic string, partition int, offset long, timestamp timestamp,"
+                " timestampType int"
+            )
 
         def reader(self, schema: Any) -> BareReader:
             return BareReader()
@@ -90,7 +97,9 @@ def bare_source(size: int, rows: int) -> type:
     return Bare
 
 
-def ways(spark: Any, bootstrap: str, topic: str, size: int, rows: int, with_kafka: bool) -> dict[str, Callable[[], Any]]:
+def ways(
+    spark: Any, bootstrap: str, topic: str, size: int, rows: int, with_kafka: bool
+) -> dict[str, Callable[[], Any]]:
     def of(kind: str) -> Callable[[], Any]:
         def load() -> Any:
             reader = spark.read.format(kind).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
@@ -110,8 +119,8 @@ def first_row_s(load: Callable[[], Any]) -> float:
 
 
 def first_rows_s(loads: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Medians of turns, each way going first as often as the others: the JVM goes on compiling, and whatever is measured
-    later is faster."""
+    """Medians of turns, each way going first as often as the others: the JVM goes on compiling, and whatever is
+    measured later is faster."""
     took: dict[str, list[float]] = {name: [] for name in loads}
     names = [*loads]
     for turn in range(rounds + 1):
@@ -126,7 +135,7 @@ def cold(given: argparse.Namespace) -> int:
     """One way in a driver that has done nothing yet: prints the seconds to a session, and from there to a row."""
     from tests.reference import spark_kafka
 
-    from headrace.spark.session import spark_session
+    from headrace.spark.launch.session import spark_session
 
     (size,) = given.sizes
     start = time.perf_counter()

@@ -1,7 +1,7 @@
 """What the two benches of Spark share: one session with Spark's own connector beside ours, ways measured turn by turn.
 
-CPU is that of driver, JVM, workers and broker together, also of those that have ended: on a machine that is busy with other
-things it is the figure to go by.
+CPU is that of driver, JVM, workers and broker together, also of those that have ended: on a machine that is busy with
+other things it is the figure to go by.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def run(given: argparse.Namespace, measure: Measure, goals: Mapping[str, float])
         print(f"without Spark's own connector: {missing}", file=sys.stderr)
         jars = {}
     from headrace.client.columnar import native
-    from headrace.spark.session import spark_session
+    from headrace.spark.launch.session import spark_session
 
     native.load()
     spark = spark_session("local[2]", "bench", jars | {"spark.driver.memory": "2g"})
@@ -95,7 +95,10 @@ def run(given: argparse.Namespace, measure: Measure, goals: Mapping[str, float])
             results.append(figures)
             for name, bound in goals.items():
                 if name in figures:
-                    print(f"  {'ok' if figures[name] >= bound else 'NO'} {size} B: {figures[name]:.2f}x {name} (goal ≥ {bound:.2f})")
+                    print(
+                        f"  {'ok' if figures[name] >= bound else 'NO'} {size} B: {figures[name]:.2f}x {name} (goal ≥"
+                        f" {bound:.2f})"
+                    )
     finally:
         spark.stop()
         if broker is not None:

@@ -42,7 +42,11 @@ def produce_error(answer: bytes | memoryview, topic: str) -> int:
 def fetch(topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
     head = struct.pack(">iiiibii", -1, 500, 1, max_bytes, 0, 0, -1)
     part = struct.pack(">iiqqi", partition, -1, offset, -1, max_bytes)
-    return frame(FETCH, 11, head + struct.pack(">i", 1) + text(topic) + struct.pack(">i", 1) + part + struct.pack(">i", 0) + text(""))
+    return frame(
+        FETCH,
+        11,
+        head + struct.pack(">i", 1) + text(topic) + struct.pack(">i", 1) + part + struct.pack(">i", 0) + text(""),
+    )
 
 
 def fetched(answer: memoryview, topic: str) -> tuple[int, int, memoryview]:

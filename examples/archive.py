@@ -8,10 +8,9 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
-from examples.support import Row, example, fill, make_topic, table, to_end
+from examples.support import Result, Row, example, fill, make_topic, say, table, to_end
 
 PARTITIONS = 4
 
@@ -39,7 +38,8 @@ def archive(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> No
 
 
 def replay(spark: SparkSession, bootstrap: str, folder: Path, topic: str, days: str = "true") -> None:
-    """Archived records into a topic: the same partitions, the same order. `days` narrows it, such as "day >= '2026-11-01'"."""
+    """Archived records into a topic: the same partitions, the same order. `days` narrows it, such as "day >=
+    '2026-11-01'"."""
     archived = spark.read.parquet(str(folder / "archive")).where(days)
     (
         archived.repartition(PARTITIONS, "partition")
@@ -65,23 +65,38 @@ def orders(count: int = 2_000, seed: int = 1, first: int = 0) -> Iterator[Row]:
 def ordered(records: DataFrame) -> dict[int, list[tuple[bytes, bytes, int]]]:
     """Each partition's records in their order."""
     found: dict[int, list[tuple[bytes, bytes, int]]] = {}
-    rows = records.orderBy("partition", "offset").select("partition", "key", "value", F.unix_millis("timestamp").alias("at"))
+    rows = records.orderBy("partition", "offset").select(
+        "partition", "key", "value", F.unix_millis("timestamp").alias("at")
+    )
     for row in rows.collect():
         found.setdefault(row.partition, []).append((bytes(row.key), bytes(row.value), row["at"]))
     return found
 
 
-def run(spark: SparkSession, bootstrap: str, folder: Path) -> str:
+def run(spark: SparkSession, bootstrap: str, folder: Path) -> Result:
     """Archive a topic in two goes, then replay it."""
     count = fill(bootstrap, "orders", orders(), PARTITIONS, apart_ms=60_000)
+    say("archiving the topic orders as Parquet, a folder per day")
     archive(spark, bootstrap, "orders", folder)
     count += fill(bootstrap, "orders", orders(500, seed=2, first=count), PARTITIONS)
+    say("archiving what is new since")
     archive(spark, bootstrap, "orders", folder)
     make_topic(bootstrap, "orders.replayed", PARTITIONS)
+    say("replaying the archive into the topic orders.replayed")
     replay(spark, bootstrap, folder, "orders.replayed")
-    same = ordered(table(spark, bootstrap, "orders")) == ordered(table(spark, bootstrap, "orders.replayed"))
+    say("comparing both topics, record by record")
+    before, after = (ordered(table(spark, bootstrap, topic)) for topic in ("orders", "orders.replayed"))
     days = len(list((folder / "archive").glob("day=*")))
-    return f"{count:,} orders of {days} days archived and replayed: {'the same in the same order' if same else 'DIFFERENT'}"
+    verdict = "the same in the same order" if before == after else "DIFFERENT"
+    return Result(
+        f"{count:,} orders of {days} days archived and replayed: {verdict}",
+        ("PARTITION", "RECORDS", "REPLAYED", "THE SAME"),
+        [
+            (index, len(records), len(after.get(index, [])), "yes" if records == after.get(index) else "NO")
+            for index, records in before.items()
+        ],
+        numbers=("PARTITION", "RECORDS", "REPLAYED"),
+    )
 
 
 if __name__ == "__main__":

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from examples.support import Row, example, fill, make_topic, rows_of, settings, stream, to_end
+from examples.support import Result, Row, example, fill, make_topic, rows_of, say, settings, stream, to_end
 
 START_MS = 1_800_000_000_000
 SCHEMA = "payment string, card string, cents bigint, country string, at bigint"
@@ -29,7 +28,14 @@ TRAVEL_MS = 30 * 60_000
 class Card:
     """What is known of one card, and the score of its next payment. Plain Python: it can be tested without Spark."""
 
-    def __init__(self, average: float = 0.0, payments: int = 0, country: str = "", last_ms: int = 0, recent: list[int] | None = None) -> None:
+    def __init__(
+        self,
+        average: float = 0.0,
+        payments: int = 0,
+        country: str = "",
+        last_ms: int = 0,
+        recent: list[int] | None = None,
+    ) -> None:
         self.average, self.payments = average, payments
         self.country, self.last_ms = country, last_ms
         self.recent = recent or []
@@ -57,7 +63,9 @@ class Scoring(StatefulProcessor):
         self._state = handle.getValueState("card", STATE)
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
-        average, payments, country, last_ms, recent = self._state.get() if self._state.exists() else (0.0, 0, "", 0, "[]")
+        average, payments, country, last_ms, recent = (
+            self._state.get() if self._state.exists() else (0.0, 0, "", 0, "[]")
+        )
         card = Card(average, payments, country, last_ms, json.loads(recent))
         alerts = []
         # A micro-batch is in no order: payments are scored in the order in which they happened.
@@ -101,17 +109,20 @@ def payments(cards: int = 30, each: int = 8, seed: int = 1) -> Iterator[Row]:
         elif card == 7:
             found.append((f"card-{card}", 20 * usual, country, end_ms, "amount"))
         elif card == 11:
-            found += [(f"card-{card}", usual, country, end_ms + second * 5_000, f"b-{second}") for second in range(BURST - 1)]
+            found += [
+                (f"card-{card}", usual, country, end_ms + second * 5_000, f"b-{second}") for second in range(BURST - 1)
+            ]
             found.append((f"card-{card}", usual, country, end_ms + 25_000, "burst"))
     for card_name, cents, country, at_ms, payment in sorted(found, key=lambda row: row[3]):
         yield card_name, {"payment": payment, "card": card_name, "cents": cents, "country": country, "at": at_ms}
 
 
-def run(spark: SparkSession, bootstrap: str, folder: Path) -> str:
+def run(spark: SparkSession, bootstrap: str, folder: Path) -> Result:
     """Score payments and raise alerts."""
     count = fill(bootstrap, "payments", payments())
     make_topic(bootstrap, "alerts")
     provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    say(f"scoring each payment by what its card did before; {ALERT_FROM} points raise an alert")
     with settings(spark, spark__sql__streaming__stateStore__providerClass=provider):
         query = (
             alerts(stream(spark, bootstrap, "payments", SCHEMA))
@@ -123,8 +134,12 @@ def run(spark: SparkSession, bootstrap: str, folder: Path) -> str:
             .start()
         )
         to_end(query)
-    lines = [f"  {row['card']}: {row['score']}, {row['reasons']}" for row in rows_of(spark, bootstrap, "alerts")]
-    return "\n".join([f"{count:,} payments, {len(lines)} alerts:", *sorted(lines)])
+    found = sorted(
+        (row["card"], row["payment"], row["score"], row["reasons"]) for row in rows_of(spark, bootstrap, "alerts")
+    )
+    return Result(
+        f"{count:,} payments, {len(found)} alerts", ("CARD", "PAYMENT", "SCORE", "REASONS"), found, numbers=("SCORE",)
+    )
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
-from examples.support import Row, example, fill, make_topic, rows_of, stream, to_end
+from examples.support import Result, Row, example, fill, make_topic, rows_of, say, stream, to_end
 
 START_MS = 1_800_000_000_000
 GAP_S = 30
 SCHEMA = "customer string, page string, at bigint"
+SHOWN = 10
 PAGES = ("home", "search", "product", "cart", "checkout")
 
 
@@ -25,7 +25,11 @@ def visits(clicks: DataFrame) -> DataFrame:
     sessions = (
         happened.withWatermark("happened", "10 seconds")
         .groupBy(F.session_window("happened", f"{GAP_S} seconds"), "customer")
-        .agg(F.count("*").alias("clicks"), F.max(F.col("page") == "checkout").alias("bought"), F.max("at").alias("last_ms"))
+        .agg(
+            F.count("*").alias("clicks"),
+            F.max(F.col("page") == "checkout").alias("bought"),
+            F.max("at").alias("last_ms"),
+        )
     )
     return sessions.select(
         F.col("customer").cast("binary").alias("key"),
@@ -50,10 +54,11 @@ def clicks(customers: int = 40, seed: int = 1) -> Iterator[Row]:
     yield "nobody", {"customer": "nobody", "page": "home", "at": START_MS + 3_600_000}
 
 
-def run(spark: SparkSession, bootstrap: str, folder: Path) -> str:
+def run(spark: SparkSession, bootstrap: str, folder: Path) -> Result:
     """Cut clicks into visits."""
     count = fill(bootstrap, "clicks", clicks())
     make_topic(bootstrap, "visits")
+    say(f"cutting clicks into visits wherever {GAP_S} s pass without one")
     query = (
         visits(stream(spark, bootstrap, "clicks", SCHEMA))
         .writeStream.format("headrace")
@@ -66,7 +71,16 @@ def run(spark: SparkSession, bootstrap: str, folder: Path) -> str:
     to_end(query)
     found = rows_of(spark, bootstrap, "visits")
     bought = sum(row["bought"] for row in found)
-    return f"{count:,} clicks were {len(found):,} visits, {bought:,} of which ended at the checkout"
+    longest = sorted(found, key=lambda row: (-row["clicks"], row["customer"]))[:SHOWN]
+    return Result(
+        f"{count:,} clicks were {len(found):,} visits, {bought:,} of which saw the checkout; the longest are above",
+        ("CUSTOMER", "CLICKS", "SECONDS", "CHECKOUT"),
+        [
+            (row["customer"], row["clicks"], (row["last_ms"] - row["start_ms"]) // 1000, "yes" if row["bought"] else "")
+            for row in longest
+        ],
+        numbers=("CLICKS", "SECONDS"),
+    )
 
 
 if __name__ == "__main__":

@@ -7,39 +7,71 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from headrace.client.admin import Admin
-from headrace.client.partitioner import partition_for_key
-from headrace.client.producer_core import OutgoingBatch, ProducerCore
+from headrace.client.admin.admin import Admin
+from headrace.client.produce.partitioner import partition_for_key
+from headrace.client.produce.producer import OutgoingBatch, ProducerCore
 from headrace.records.batch import BatchBuilder
-from headrace.spark.session import spark_session
+from headrace.spark.launch.session import spark_session
+from headrace.terminal import print_table
 from headrace.testing.broker import TestBroker
 
 Row = tuple[str, dict[str, Any]]
 """Key, and value to be sent as JSON."""
 
 FINISH_S = 300
+LOOK_S = 0.2
+_started_s = time.monotonic()
 
 
-def example(run: Callable[[SparkSession, str, Path], str]) -> None:
+@dataclass(frozen=True)
+class Result:
+    """What an example has found: one sentence, and a table that shows it."""
+
+    summary: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    numbers: Sequence[str] = ()
+    """The columns that hold numbers."""
+
+
+def say(text: str) -> None:
+    """What happens now, and how long the example has been at work."""
+    print(f"[{time.monotonic() - _started_s:3.0f} s] {text}", flush=True)
+
+
+def show(result: Result) -> None:
+    """The end of an example."""
+    print()
+    print_table(result.columns, result.rows, numbers=result.numbers)
+    print(f"\n{result.summary}", flush=True)
+
+
+def example(run: Callable[[SparkSession, str, Path], Result]) -> None:
     """Run an example from the command line: against `--bootstrap`, or a broker of its own that is gone afterwards."""
     parser = argparse.ArgumentParser(description=run.__doc__)
-    parser.add_argument("--bootstrap", default=os.environ.get("HEADRACE_BOOTSTRAP"), help="a running cluster [one of its own]")
+    parser.add_argument(
+        "--bootstrap", default=os.environ.get("HEADRACE_BOOTSTRAP"), help="a running cluster [one of its own]"
+    )
     parser.add_argument("--spark", default="local[2]", help="where Spark runs [local[2]]")
     parser.add_argument("--folder", type=Path, help="where tables and checkpoints go [a temporary folder]")
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
         folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-example-")))
+        if arguments.bootstrap is None:
+            say("starting a broker of its own")
         bootstrap = arguments.bootstrap or stack.enter_context(TestBroker()).bootstrap
+        say(f"starting Spark on {arguments.spark}, which takes a while")
         spark = spark_session(arguments.spark, f"headrace example {run.__module__}")
         stack.callback(spark.stop)
-        print(run(spark, bootstrap, folder))
+        show(run(spark, bootstrap, folder))
 
 
 def fill(bootstrap: str, topic: str, rows: Iterable[Row], partitions: int = 4, *, apart_ms: int = 0) -> int:
@@ -47,7 +79,9 @@ def fill(bootstrap: str, topic: str, rows: Iterable[Row], partitions: int = 4, *
 
     The last record is of now, those before it each `apart_ms` older.
     """
-    return asyncio.run(_fill(bootstrap, topic, list(rows), partitions, apart_ms))
+    found = list(rows)
+    say(f"putting {len(found):,} records into the topic {topic}" if found else f"making the topic {topic}")
+    return asyncio.run(_fill(bootstrap, topic, found, partitions, apart_ms))
 
 
 async def _fill(bootstrap: str, topic: str, rows: list[Row], partitions: int, apart_ms: int) -> int:
@@ -98,10 +132,19 @@ def rows_of(spark: SparkSession, bootstrap: str, topic: str) -> list[dict[str, A
 
 
 def to_end(query: StreamingQuery) -> None:
-    """Wait until a query that was started with availableNow has read all there was."""
-    if not query.awaitTermination(FINISH_S):
-        query.stop()
-        raise TimeoutError(f"the query did not end within {FINISH_S} s")
+    """Wait until a query that was started with availableNow has read all there was, and tell of each batch."""
+    deadline = time.monotonic() + FINISH_S
+    batch = -1
+    has_ended = False
+    while not has_ended:
+        has_ended = bool(query.awaitTermination(LOOK_S))
+        for report in query.recentProgress:
+            if report["batchId"] > batch and "addBatch" in report["durationMs"]:
+                batch = report["batchId"]
+                say(f"  batch {batch}: {report['numInputRows']:,} records in {report['batchDuration'] / 1000:.1f} s")
+        if not has_ended and time.monotonic() > deadline:
+            query.stop()
+            raise TimeoutError(f"the query did not end within {FINISH_S} s")
 
 
 @contextlib.contextmanager

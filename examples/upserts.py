@@ -8,14 +8,14 @@ version counts: readers see whole versions, and a batch that runs again after a 
 import os
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.window import Window
 
-from examples.support import Row, example, fill, stream, to_end
+from examples.support import Result, Row, example, fill, say, stream, to_end
 
 SCHEMA = "op string, id bigint, name string, city string, version bigint"
 TABLE = "id bigint, name string, city string, version bigint"
@@ -97,10 +97,11 @@ def expected(rows: Iterator[Row]) -> dict[int, tuple[str, int]]:
     return found
 
 
-def run(spark: SparkSession, bootstrap: str, folder: Path) -> str:
+def run(spark: SparkSession, bootstrap: str, folder: Path) -> Result:
     """Keep a table in step with a stream of changes."""
     count = fill(bootstrap, "customers.changes", changes())
     table = ParquetTable(spark, folder / "customers")
+    say(f"merging inserts, updates and deletes into the table {table.folder}")
     query = (
         stream(spark, bootstrap, "customers.changes", SCHEMA)
         .select("value.*")
@@ -112,7 +113,13 @@ def run(spark: SparkSession, bootstrap: str, folder: Path) -> str:
     to_end(query)
     found = {row.id: (row.city, row.version) for row in table.read().collect()}
     right = "as in the database" if found == expected(changes()) else "NOT as in the database"
-    return f"{count:,} changes made a table of {len(found):,} customers, {right}"
+    cities = Counter(city for city, _ in found.values())
+    return Result(
+        f"{count:,} changes made a table of {len(found):,} customers, {right}",
+        ("CITY", "CUSTOMERS"),
+        sorted(cities.items()),
+        numbers=("CUSTOMERS",),
+    )
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from tests.reference.apache import ApacheKafka, Unavailable, apache_kafka
 if TYPE_CHECKING:
     from tests.schedule import ByFile
 
-# For Spark's drivers, here and in processes of tests: they live for seconds, in which the second compiler and a collector
-# with threads of its own take twice the time that they would save in an hour.
+# For Spark's drivers, here and in processes of tests: they live for seconds, in which the second compiler and a
+# collector with threads of its own take twice the time that they would save in an hour.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # How long an example takes says more about the machine than about the code.
@@ -24,7 +24,8 @@ settings.load_profile("any machine")
 
 @pytest.fixture(scope="session")
 def apache() -> Iterator[ApacheKafka]:
-    """A running Apache Kafka, shared by the whole run: use topic names of your own and leave its configs as they were."""
+    """A running Apache Kafka, shared by the whole run: use topic names of your own and leave its configs as they
+    were."""
     try:
         with apache_kafka() as broker:
             yield broker

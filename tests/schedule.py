@@ -1,4 +1,5 @@
-"""How processes of one run (pytest-xdist) share the tests: by file, and the longest first, so that none is left alone at the end.
+"""How processes of one run (pytest-xdist) share the tests: by file, and the longest first, so that none is left alone
+at the end.
 
 Files that share something dear, such as Spark's driver, go to one process together.
 """
@@ -15,7 +16,8 @@ TOGETHER = ("tests/spark/",)
 """Folders of tests that one process runs one after the other."""
 
 LONGEST_FIRST = (
-    "tests/spark/", "tests/nemesis/", "tests/cluster/", "tests/compat/", "tests/damage/", "tests/demo/", "tests/groups/",
+    "tests/spark/", "tests/nemesis/", "tests/cluster/", "tests/compat/", "tests/damage/", "tests/demo/",
+    "tests/groups/",
     "tests/simulation/", "tests/consumer/", "tests/broker/", "tests/unit/storage/",
 )  # fmt: skip
 
@@ -32,4 +34,8 @@ class ByFile(LoadScopeScheduling):
 
 
 def in_order(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: next((n for n, folder in enumerate(LONGEST_FIRST) if item.nodeid.startswith(folder)), len(LONGEST_FIRST)))
+    items.sort(
+        key=lambda item: next(
+            (n for n, folder in enumerate(LONGEST_FIRST) if item.nodeid.startswith(folder)), len(LONGEST_FIRST)
+        )
+    )

@@ -15,7 +15,8 @@ class Err(IntEnum):
     retriable: bool
     text: str
 
-    def __new__(cls, code: int, retriable: bool, text: str) -> "Err":
+    # The defaults are for type checkers, to whom Err(7), the row of a number, is a call of this.
+    def __new__(cls, code: int, retriable: bool = FATAL, text: str = "") -> "Err":
         member = int.__new__(cls, code)
         member._value_ = code
         member.retriable = retriable
@@ -25,7 +26,11 @@ class Err(IntEnum):
     UNKNOWN_SERVER_ERROR = -1, FATAL, "The server failed in a way it did not foresee; its log says more."
     NONE = 0, FATAL, "No error."
     OFFSET_OUT_OF_RANGE = 1, FATAL, "The offset lies outside what this partition holds."
-    CORRUPT_MESSAGE = 2, RETRIABLE, "The batch is damaged: wrong checksum, wrong size, or a missing key on a compacted topic."
+    CORRUPT_MESSAGE = (
+        2,
+        RETRIABLE,
+        "The batch is damaged: wrong checksum, wrong size, or a missing key on a compacted topic.",
+    )
     UNKNOWN_TOPIC_OR_PARTITION = 3, RETRIABLE, "There is no such topic or partition here."
     INVALID_FETCH_SIZE = 4, FATAL, "The fetch size makes no sense."
     LEADER_NOT_AVAILABLE = 5, RETRIABLE, "The partition has no leader at the moment."
@@ -43,13 +48,21 @@ class Err(IntEnum):
     INVALID_TOPIC_EXCEPTION = 17, FATAL, "The topic's name is not valid, or the topic cannot be used like this."
     RECORD_LIST_TOO_LARGE = 18, FATAL, "The batch is larger than one log segment."
     NOT_ENOUGH_REPLICAS = 19, RETRIABLE, "Refused: fewer replicas are in sync than the topic requires."
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, RETRIABLE, "Written, but fewer replicas were in sync afterwards than the topic requires."
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = (
+        20,
+        RETRIABLE,
+        "Written, but fewer replicas were in sync afterwards than the topic requires.",
+    )
     INVALID_REQUIRED_ACKS = 21, FATAL, "acks must be -1, 0 or 1."
     ILLEGAL_GENERATION = 22, FATAL, "The group has moved on to another generation."
     INCONSISTENT_GROUP_PROTOCOL = 23, FATAL, "The member's protocols do not fit the group's, or it offered none."
     INVALID_GROUP_ID = 24, FATAL, "The group id is not valid."
     UNKNOWN_MEMBER_ID = 25, FATAL, "The group has no such member."
-    INVALID_SESSION_TIMEOUT = 26, FATAL, "The session timeout lies outside group.min.session.timeout.ms and group.max.session.timeout.ms."
+    INVALID_SESSION_TIMEOUT = (
+        26,
+        FATAL,
+        "The session timeout lies outside group.min.session.timeout.ms and group.max.session.timeout.ms.",
+    )
     REBALANCE_IN_PROGRESS = 27, FATAL, "The group is rebalancing: join again."
     INVALID_COMMIT_OFFSET_SIZE = 28, FATAL, "The committed offset's data is too large."
     TOPIC_AUTHORIZATION_FAILED = 29, FATAL, "Not allowed on this topic."
@@ -87,7 +100,11 @@ class Err(IntEnum):
     DELEGATION_TOKEN_AUTH_DISABLED = 61, FATAL, "Delegation tokens are not enabled."
     DELEGATION_TOKEN_NOT_FOUND = 62, FATAL, "There is no such delegation token."
     DELEGATION_TOKEN_OWNER_MISMATCH = 63, FATAL, "The principal neither owns nor may renew the token."
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, FATAL, "Delegation tokens need an authenticated channel that is not itself authenticated by a token."
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (
+        64,
+        FATAL,
+        "Delegation tokens need an authenticated channel that is not itself authenticated by a token.",
+    )
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, FATAL, "Not allowed on this delegation token."
     DELEGATION_TOKEN_EXPIRED = 66, FATAL, "The delegation token has expired."
     INVALID_PRINCIPAL_TYPE = 67, FATAL, "This type of principal is not supported."
@@ -99,7 +116,11 @@ class Err(IntEnum):
     TOPIC_DELETION_DISABLED = 73, FATAL, "Deleting topics is switched off."
     FENCED_LEADER_EPOCH = 74, RETRIABLE, "The request's leader epoch is older than the broker's."
     UNKNOWN_LEADER_EPOCH = 75, RETRIABLE, "The request's leader epoch is newer than the broker's."
-    UNSUPPORTED_COMPRESSION_TYPE = 76, FATAL, "The client's protocol version cannot carry the partition's compression type."
+    UNSUPPORTED_COMPRESSION_TYPE = (
+        76,
+        FATAL,
+        "The client's protocol version cannot carry the partition's compression type.",
+    )
     STALE_BROKER_EPOCH = 77, FATAL, "The broker has registered again under a newer epoch."
     OFFSET_NOT_AVAILABLE = 78, RETRIABLE, "The new leader does not yet know its high watermark."
     MEMBER_ID_REQUIRED = 79, FATAL, "Join again with the member id given in this answer."

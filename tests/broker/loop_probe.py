@@ -103,7 +103,9 @@ class ProbedBroker:
         self.port = self._ready.result(60)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         def stop() -> Any:
             self._stop.set()
 

@@ -4,7 +4,7 @@ import hashlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,6 @@ from tests.compat.raw import Connection, Rec, batch
 
 PATIENCE_S = 30.0
 """For what must happen soon: the machine may be busy."""
-
-
-def eventually(condition: Callable[[], object], what: str, limit_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
-        time.sleep(0.02)
 
 
 def snapshot(folder: Path) -> dict[str, str]:
@@ -56,7 +49,7 @@ def produce_fields(topic: str, partition: int, data: bytes, acks: int = -1) -> d
     return {"acks": acks, "timeout_ms": 30_000, "topic_data": [{"name": topic, "partition_data": rows}]}
 
 
-def produce(wire: Connection, topic: str, partition: int, *values: bytes, acks: int = -1) -> tuple[Err, int]:
+def produce(wire: Connection, topic: str, partition: int, *values: bytes | None, acks: int = -1) -> tuple[Err, int]:
     """(error, base offset) of one batch."""
     data = batch(*map(Rec, values), base_timestamp=int(time.time() * 1000))
     answer = wire.ask("Produce", 9, produce_fields(topic, partition, data, acks))

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import cramjam
 import pytest
@@ -28,9 +29,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProbedBroker]:
         yield process
 
 
-def compressed(codec: str, *records: Rec, **more: int) -> bytes:
+def compressed(codec: str, *records: Rec, **more: Any) -> bytes:
     number, compress = CODECS[codec]
-    return batch(*records, payload=compress(encode_records(records)), attributes=number, base_timestamp=now_ms(), **more)
+    return batch(
+        *records, payload=compress(encode_records(records)), attributes=number, base_timestamp=now_ms(), **more
+    )
 
 
 def now_ms() -> int:
@@ -51,9 +54,9 @@ def test_much_in_little_does_not_hold_the_loop(broker: ProbedBroker, codec: str)
 def test_what_is_pipelined_behind_waits_for_its_turn(broker: ProbedBroker) -> None:
     """A heavy batch and light ones behind it, of one producer: in order, or the sequence numbers would not fit."""
     batches = [
-        compressed("zstd", Rec(bytes(16 << 20), key=b"k"), producer=(7, 0, 0)),  # type: ignore[arg-type]
+        compressed("zstd", Rec(bytes(16 << 20), key=b"k"), producer=(7, 0, 0)),
         *(batch(Rec(b"light", key=b"k"), producer=(7, 0, n), base_timestamp=now_ms()) for n in range(1, 20)),
-        compressed("gzip", Rec(bytes(4 << 20), key=b"k"), producer=(7, 0, 20)),  # type: ignore[arg-type]
+        compressed("gzip", Rec(bytes(4 << 20), key=b"k"), producer=(7, 0, 20)),
     ]
     with Connection(broker.port, PATIENCE_S) as wire:
         for number, data in enumerate(batches):

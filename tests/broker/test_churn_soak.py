@@ -1,4 +1,5 @@
-"""An hour of topics, connections, groups, sessions and producers that come and go: memory, descriptors and threads stay.
+"""An hour of topics, connections, groups, sessions and producers that come and go: memory, descriptors and threads
+stay.
 
 HEADRACE_SOAK_MINUTES says how long; three minutes are enough to see a leak of a few hundred bytes for each thing.
 """
@@ -11,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.broker.churn import EVERYTHING
 from tests.broker.support import rss_bytes
-from tests.broker.test_churn import EVERYTHING
 from tests.compat.process import HeadraceProcess
 
 MINUTES = float(os.environ.get("HEADRACE_SOAK_MINUTES", "60"))

@@ -1,4 +1,5 @@
-"""A broker whose index files were damaged while it was down: it serves every record of every topic, start after start."""
+"""A broker whose index files were damaged while it was down: it serves every record of every topic, start after
+start."""
 
 import random
 import time
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.support import PATIENCE_S, create_topic, eventually, produce, read_log
+from tests.broker.support import PATIENCE_S, create_topic, produce, read_log
 from tests.compat.process import HeadraceProcess
 from tests.compat.raw import Connection
+from tests.waiting import eventually
 
 DAMAGED, OTHER = "damaged", "other"
 SEGMENT_BYTES = 1 << 20

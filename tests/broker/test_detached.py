@@ -1,5 +1,6 @@
 """`headrace up --detach`, `logs` and `down`, as a person types them one after the other."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ from headrace.cli.detached import Running, pid_file, running_in
 
 
 def headrace(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "headrace", *map(str, words)], capture_output=True, text=True, timeout=240)
+    return subprocess.run(
+        [sys.executable, "-m", "headrace", *map(str, words)], capture_output=True, text=True, timeout=240
+    )
 
 
 @pytest.mark.parametrize("more", [(), ("--brokers", 2)], ids=["broker", "cluster"])
@@ -30,6 +33,41 @@ def test_a_detached_broker_serves_until_it_is_told_to_stop(tmp_path: Path, more:
         assert "nothing that was started with --detach runs" in headrace("down", "--data", data).stderr
     finally:
         headrace("down", "--now", "--data", data)
+
+
+def test_scripts_get_json(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    try:
+        begun = json.loads(headrace("up", "--detach", "--port", 0, "--data", data, "--json").stdout)
+        running = running_in(data)
+        assert running is not None and begun["pid"] == running.pid and begun["log"] == str(tmp_path / "data.log")
+        assert headrace("topic", "list", "-b", begun["ready"]).returncode == 0
+        lines = [json.loads(line) for line in headrace("logs", "--data", data, "--json").stdout.splitlines()]
+        assert any(" ready on " in line for line in lines)
+        assert json.loads(headrace("down", "--data", data, "--json").stdout) == {
+            "stopped": running.pid, "data": str(data),
+        }  # fmt: skip
+    finally:
+        headrace("down", "--now", "--data", data)
+
+
+@pytest.mark.parametrize("more", [(), ("--brokers", 2)], ids=["broker", "cluster"])
+def test_a_start_says_where_it_is_as_json(tmp_path: Path, more: tuple[object, ...]) -> None:
+    words = ["up", "--port", 0, "--data", tmp_path / "data", "--json", *more]
+    with subprocess.Popen(
+        [sys.executable, "-m", "headrace", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            ready = json.loads(process.stdout.readline())
+            assert headrace("topic", "list", "-b", ready["ready"]).returncode == 0
+            assert ready["data"] == str(tmp_path / "data") and ready["started_s"] > 0
+        finally:
+            process.terminate()
+        assert process.stdout.read() == ""
 
 
 def test_a_start_that_fails_says_why_and_leaves_nothing_behind(tmp_path: Path) -> None:

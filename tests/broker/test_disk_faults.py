@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +9,11 @@ import confluent_kafka as confluent
 import pytest
 
 from headrace.errors import Err
-from tests.broker.support import PATIENCE_S, create_topic, end_offset, eventually, produce, read_log
+from tests.broker.support import PATIENCE_S, create_topic, end_offset, produce, read_log
 from tests.compat.process import HeadraceProcess
 from tests.compat.raw import Connection
 from tests.simulation.ext4 import fill
+from tests.waiting import eventually
 
 TMPFS_BYTES = 6 << 20
 
@@ -24,7 +24,10 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
     mount = tmp_path / "small"
     mount.mkdir()
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES}", "tmpfs", str(mount)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES}", "tmpfs", str(mount)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if made.returncode:
         pytest.skip(f"a tmpfs cannot be mounted here: {made.stderr.strip()}")
@@ -98,7 +101,8 @@ def test_a_broker_whose_only_disk_is_full_lives_on_and_recovers(tmpfs: Path, tmp
 
 
 def test_below_its_reserve_a_broker_refuses_records_and_goes_on_with_all_else(tmpfs: Path, tmp_path: Path) -> None:
-    """Alone it has nobody to hand over to: clients wait, with their defaults, and groups and metadata go on meanwhile."""
+    """Alone it has nobody to hand over to: clients wait, with their defaults, and groups and metadata go on
+    meanwhile."""
     reserve_bytes = 2 << 20
     config = {"log.dir.reserve.bytes": str(reserve_bytes), "offsets.topic.num.partitions": "1"}
     with HeadraceProcess(tmpfs / "data", config=config) as process:
@@ -199,6 +203,10 @@ def strace() -> str:
     return found
 
 
+def all_traced(pid: int) -> bool:
+    return all("TracerPid:\t0\n" not in (task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir())
+
+
 def test_an_fsync_that_fails_once_is_never_an_acknowledgement(strace: str, tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     with broker(tmp_path, good, bad) as process:
@@ -218,7 +226,7 @@ def test_an_fsync_that_fails_once_is_never_an_acknowledgement(strace: str, tmp_p
                 attached = tracer.stderr.readline()
                 if "attached" not in attached:
                     pytest.skip(f"strace cannot attach here: {attached.strip()}")
-                time.sleep(0.3)  # all threads
+                eventually(lambda: all_traced(process.pid), "strace holds every thread")
                 error, _ = produce(wire, "t", broken, b"lost")
             finally:
                 tracer.terminate()

@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.broker.loop_probe import ProbedBroker
-from tests.broker.support import PATIENCE_S, create_topic, eventually, is_closed, produce, rss_bytes
+from tests.broker.support import PATIENCE_S, create_topic, is_closed, produce, rss_bytes
 from tests.compat.process import HeadraceProcess
 from tests.compat.raw import Connection
+from tests.waiting import eventually
 
 FRAME_BYTES = 99 << 20
 TURN_MS = 100

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from tests.broker.support import PATIENCE_S, create_topic, end_offset, eventually, produce, read_log
+from tests.broker.support import PATIENCE_S, create_topic, end_offset, produce, read_log
 from tests.compat.process import HeadraceProcess
 from tests.compat.raw import Closed, Connection
+from tests.waiting import eventually
 
 PARTITIONS = 3
 TOPIC = "t"
@@ -103,7 +105,9 @@ class _Silent:
 
 def kill_in_a_loop(folder: Path, rounds: int, seed: int, **config: str) -> None:
     dice = Random(seed)
-    broker = HeadraceProcess(folder / "data", config={name.replace("_", "."): value for name, value in config.items()}).start()
+    broker = HeadraceProcess(
+        folder / "data", config={name.replace("_", "."): value for name, value in config.items()}
+    ).start()
     create_topic(broker.port, TOPIC, PARTITIONS)
     plain = [Plain(broker.port, partition, seed) for partition in range(PARTITIONS)]
     idempotent = Idempotent(broker.bootstrap)
@@ -114,12 +118,12 @@ def kill_in_a_loop(folder: Path, rounds: int, seed: int, **config: str) -> None:
     def progress() -> list[int]:
         return [*(len(writer.acknowledged) for writer in plain), len(idempotent.delivered)]
 
+    def has_gone_on(before: list[int]) -> bool:
+        return all(now > then for now, then in zip(progress(), before))
+
     try:
         for _ in range(rounds):
-            before = progress()
-            eventually(
-                lambda before=before: all(now > then for now, then in zip(progress(), before)), "everybody gets on", 60
-            )
+            eventually(partial(has_gone_on, progress()), "everybody gets on", 60)
             time.sleep(dice.random() * 0.5)
             broker.kill9()
             broker.start()
@@ -152,13 +156,16 @@ def check(broker: HeadraceProcess, plain: list[Plain], idempotent: Idempotent) -
             expected = dict(plain[partition].acknowledged)
             expected.update({o: value for (p, o), value in idempotent.delivered.items() if p == partition})
             lost = {offset: value[:40] for offset, value in expected.items() if log.get(offset) != value}
-            assert not lost, f"{len(lost)} acknowledged records are not where they were said to be: {dict(list(lost.items())[:3])}"
+            assert not lost, (
+                f"{len(lost)} acknowledged records are not where they were said to be: {dict(list(lost.items())[:3])}"
+            )
             strange = set(values) - plain[partition].attempted - idempotent.sent
             assert not strange, "records that nobody sent"
 
 
-def test_kill_under_load(tmp_path: Path) -> None:
-    kill_in_a_loop(tmp_path, rounds=4, seed=1)
+@pytest.mark.parametrize("fast_path", ["on", "off"])
+def test_kill_under_load(tmp_path: Path, fast_path: str) -> None:
+    kill_in_a_loop(tmp_path, rounds=2, seed=1, fast_path=fast_path)
 
 
 @pytest.mark.soak

@@ -8,8 +8,9 @@ import pytest
 
 from headrace.errors import Err
 from tests.broker.loop_probe import ProbedBroker
-from tests.broker.support import PATIENCE_S, create_topic, eventually, fetch_fields, produce, produce_fields
+from tests.broker.support import PATIENCE_S, create_topic, fetch_fields, produce, produce_fields
 from tests.compat.raw import Closed, Connection, batch, decode_response, encode_request
+from tests.waiting import eventually
 
 MANY = 30_000
 TURN_MS = 60
@@ -54,7 +55,10 @@ def test_describe_configs(broker: ProbedBroker) -> None:
     resources = [{"resource_type": 4, "resource_name": "1", "configuration_keys": None} for _ in range(MANY)]
     resources += [{"resource_type": 2, "resource_name": "t", "configuration_keys": None}]
     answer = ask(broker, "DescribeConfigs", 4, {"resources": resources})
-    assert [(row.resource_type, row.resource_name, row.error_code) for row in answer.results] == [(4, "1", 0), (2, "t", 0)]
+    assert [(row.resource_type, row.resource_name, row.error_code) for row in answer.results] == [
+        (4, "1", 0),
+        (2, "t", 0),
+    ]
     assert len(answer.results[0].configs) > 300
 
 

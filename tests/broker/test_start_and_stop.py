@@ -3,6 +3,7 @@
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -17,7 +18,6 @@ from headrace.cli import up
 from tests.broker.support import (
     PATIENCE_S,
     create_topic,
-    eventually,
     produce,
     produce_fields,
     read_log,
@@ -25,6 +25,7 @@ from tests.broker.support import (
 )
 from tests.compat.process import HeadraceProcess
 from tests.compat.raw import Closed, Connection, Rec, batch, decode_response, encode_request
+from tests.waiting import eventually
 
 Refused = Callable[..., str]
 
@@ -94,9 +95,13 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path, refused: Refused) -> None:
 def test_a_folder_in_use(tmp_path: Path, refused: Refused) -> None:
     with HeadraceProcess(tmp_path / "data") as process:
         create_topic(process.port, "t")
+        assert process.process is not None
+        # Frozen, so that whatever changes is not the running broker's own checkpoint.
+        process.process.send_signal(signal.SIGSTOP)
         before = snapshot(tmp_path / "data")
         assert "in use" in refused("--data", str(tmp_path / "data"), "--port", "0")
         assert snapshot(tmp_path / "data") == before
+        process.process.send_signal(signal.SIGCONT)
         with Connection(process.port, PATIENCE_S) as wire:
             assert produce(wire, "t", 0, b"x")[0] == 0
 
@@ -180,7 +185,9 @@ def test_a_stop_under_load_finishes_what_it_took_and_the_next_start_recovers_not
     assert "Traceback" not in process.output()
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
     before = {
-        name: digest for name, digest in snapshot(tmp_path / "data").items() if re.match(r"t-\d/.*\.(log|index|timeindex)", name)
+        name: digest
+        for name, digest in snapshot(tmp_path / "data").items()
+        if re.match(r"t-\d/.*\.(log|index|timeindex)", name)
     }
     with process:
         output = process.output()
@@ -190,7 +197,9 @@ def test_a_stop_under_load_finishes_what_it_took_and_the_next_start_recovers_not
             assert found.items() >= load.acknowledged.items()
             assert len(set(found.values())) == len(found)
     after = snapshot(tmp_path / "data")
-    assert before == {name: after[name] for name in before}, "a start and a stop without writes leave the logs as they were"
+    assert before == {name: after[name] for name in before}, (
+        "a start and a stop without writes leave the logs as they were"
+    )
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
@@ -203,14 +212,15 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         for number in range(12):
             fields = {
                 "max_wait_ms": 0, "min_bytes": 1, "max_bytes": 50 << 20, "session_epoch": -1,
-                "topics": [{"topic": "t", "partitions": [{"partition": 0, "fetch_offset": number, "partition_max_bytes": 50 << 20}]}],
+                "topics": [{"topic": "t", "partitions": [{"partition": 0, "fetch_offset": number,
+                "partition_max_bytes": 50 << 20}]}],
             }  # fmt: skip
             wire.send(encode_request("Fetch", 12, fields))
-        time.sleep(0.3)
+        assert wire.socket.recv(1, socket.MSG_PEEK), "answers are on their way"
         assert process.process is not None
         process.process.send_signal(signal.SIGTERM)
-        time.sleep(0.5)
-        assert process.process.poll() is None, "it waits for its reader"
+        with pytest.raises(subprocess.TimeoutExpired):  # it waits for its reader
+            process.process.wait(0.5)
         process.process.send_signal(signal.SIGINT)
         assert process.process.wait(PATIENCE_S) != 0
     with HeadraceProcess(tmp_path / "data") as again:
@@ -241,7 +251,12 @@ def test_metrics_can_be_scraped_while_topics_come_and_go(tmp_path: Path) -> None
             families = {family.name: family for family in text_string_to_metric_families(text)}
         stop.set()
         creator.join(PATIENCE_S)
-        for name in ("headrace_request_seconds", "headrace_sync_seconds", "headrace_connections", "headrace_partitions"):
+        for name in (
+            "headrace_request_seconds",
+            "headrace_sync_seconds",
+            "headrace_connections",
+            "headrace_partitions",
+        ):
             assert name in families, sorted(families)
         counts = {
             sample.labels["api"]: sample.value

@@ -1,4 +1,5 @@
-"""Load on a cluster and the verdict on what it left: numbered records, who acknowledged what, who read what, what is there.
+"""Load on a cluster and the verdict on what it left: numbered records, who acknowledged what, who read what, what is
+there.
 
 Each writer sends 0, 1, 2 ... with idempotence and acks=all; a value names its writer and number. Verdicts compare what
 was acknowledged, what consumers saw on the way and what the log holds at the end.
@@ -16,9 +17,9 @@ from typing import Any, Protocol, TypeVar
 import aiokafka
 import confluent_kafka as confluent
 
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
 from headrace.client.errors import ClientError
+from headrace.client.net.cluster import Cluster
 from headrace.client.raw import fetch
 from headrace.records.batch import check_stored
 from headrace.records.layout import iter_headers
@@ -48,7 +49,9 @@ class Book:
         if offset is None:
             self.implied.append(value)
         else:
-            assert self.acked.setdefault((partition, offset), value) == value, "two records were acknowledged at one offset"
+            assert self.acked.setdefault((partition, offset), value) == value, (
+                "two records were acknowledged at one offset"
+            )
         self.times.append(time.monotonic())
 
 
@@ -59,7 +62,7 @@ class Load(Protocol):
     def stop(self) -> None: ...
 
 
-class _Writer:
+class Writer:
     """A thread that writes until told to stop, then waits for every acknowledgement."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, name: str = "w", **settings: Any) -> None:
@@ -81,7 +84,7 @@ class _Writer:
         if self._error is not None:
             raise self._error
 
-    def __enter__(self) -> "_Writer":
+    def __enter__(self) -> "Writer":
         self.start()
         return self
 
@@ -110,7 +113,7 @@ class _Writer:
         raise NotImplementedError
 
 
-class ConfluentWriter(_Writer):
+class ConfluentWriter(Writer):
     def _write(self) -> None:
         producer = confluent.Producer(
             {"bootstrap.servers": self.bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 1,
@@ -134,13 +137,17 @@ class ConfluentWriter(_Writer):
         assert producer.flush(FLUSH_S) == 0, "records left undelivered"
 
 
-class AiokafkaWriter(_Writer):
+class AiokafkaWriter(Writer):
     def _write(self) -> None:
         asyncio.run(self._produce())
 
     async def _produce(self) -> None:
         producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=self.bootstrap, acks="all", enable_idempotence=True, request_timeout_ms=10_000, retry_backoff_ms=50
+            bootstrap_servers=self.bootstrap,
+            acks="all",
+            enable_idempotence=True,
+            request_timeout_ms=10_000,
+            retry_backoff_ms=50,
         )
         await producer.start()
         waiting: set[Any] = set()
@@ -170,7 +177,7 @@ class AiokafkaWriter(_Writer):
             await producer.stop()
 
 
-WRITERS: dict[str, type[_Writer]] = {"confluent": ConfluentWriter, "aiokafka": AiokafkaWriter}
+WRITERS: dict[str, type[Writer]] = {"confluent": ConfluentWriter, "aiokafka": AiokafkaWriter}
 
 
 class Reader:
@@ -215,7 +222,9 @@ class Reader:
                 if offset != self._next[partition]:
                     self.out_of_order.append(((partition, offset), self._next[partition]))
                 self._next[partition] = offset + 1
-                assert self.seen.setdefault((partition, offset), message.value()) == message.value(), "a record has changed"
+                assert self.seen.setdefault((partition, offset), message.value()) == message.value(), (
+                    "a record has changed"
+                )
         except BaseException as error:
             self._error = error
 
@@ -223,7 +232,9 @@ class Reader:
         """Until everything that was acknowledged has been read."""
         deadline = time.monotonic() + limit_s
         while not places() <= set(self.seen):
-            assert time.monotonic() < deadline and self._error is None, f"not read: {sorted(places() - set(self.seen))[:5]}"
+            assert time.monotonic() < deadline and self._error is None, (
+                f"not read: {sorted(places() - set(self.seen))[:5]}"
+            )
             time.sleep(0.05)
 
 
@@ -271,7 +282,9 @@ def read_log(bootstrap: str, topic: str) -> dict[int, dict[int, bytes]]:
     return until_answered(work)
 
 
-def judge(log: dict[int, dict[int, bytes]], *books: Book, reader: Reader | None = None, no_failures: bool = True) -> None:
+def judge(
+    log: dict[int, dict[int, bytes]], *books: Book, reader: Reader | None = None, no_failures: bool = True
+) -> None:
     """Every acknowledged record exactly once and where it was acknowledged; nothing seen that is not there."""
     count = Counter(value for rows in log.values() for value in rows.values())
     for book in books:
@@ -288,7 +301,9 @@ def judge(log: dict[int, dict[int, bytes]], *books: Book, reader: Reader | None 
     if reader is not None:
         assert not reader.out_of_order, f"skipped or repeated: {reader.out_of_order[:5]}"
         uncommitted = {p: v for p, v in reader.seen.items() if log[p[0]].get(p[1]) != v}
-        assert not uncommitted, f"{len(uncommitted)} records were read and are not there: {sorted(uncommitted.items())[:5]}"
+        assert not uncommitted, (
+            f"{len(uncommitted)} records were read and are not there: {sorted(uncommitted.items())[:5]}"
+        )
 
 
 # -- replicas
@@ -321,7 +336,11 @@ def _difference(topic: str, index: int, copies: dict[int, bytes]) -> str:
     lengths = {node: len(data) for node, data in copies.items()}
     first = next(iter(copies.values()))
     at = min(
-        (next((i for i, (a, b) in enumerate(zip(first, other)) if a != b), min(len(first), len(other))) for other in copies.values() if other != first),
+        (
+            next((i for i, (a, b) in enumerate(zip(first, other)) if a != b), min(len(first), len(other)))
+            for other in copies.values()
+            if other != first
+        ),
         default=-1,
     )
     return f"replicas of {topic}-{index} differ from byte {at} on; their lengths are {lengths}"

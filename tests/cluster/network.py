@@ -49,11 +49,17 @@ class Network:
             run("ip", "netns", "add", space)
             run("ip", "link", "add", f"hr-{node}", "type", "veth", "peer", "name", "eth0", "netns", space)
             run("ip", "link", "set", f"hr-{node}", "master", "hr-bridge", "up")
-            for words in (("addr", "add", f"{host}/24", "dev", "eth0"), ("link", "set", "eth0", "up"), ("link", "set", "lo", "up")):
+            for words in (
+                ("addr", "add", f"{host}/24", "dev", "eth0"),
+                ("link", "set", "eth0", "up"),
+                ("link", "set", "lo", "up"),
+            ):
                 run("ip", "-n", space, *words)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._remove()
 
     def _remove(self) -> None:

@@ -6,18 +6,21 @@ from collections.abc import Iterator
 import confluent_kafka as confluent
 import pytest
 
+from headrace.client.admin.operations import Operations
 from headrace.client.errors import ClientError
-from headrace.client.operations import Operations
 from headrace.testing.cluster import TestCluster
 from tests.cluster.conftest import QUICK, mend
 from tests.cluster.history import ConfluentWriter, assert_replicas_identical, judge, read_log
 
 
-def produce_error(cluster: TestCluster, topic: str, value: bytes = b"x", **settings: object) -> confluent.KafkaError | None:
+def produce_error(
+    cluster: TestCluster, topic: str, value: bytes = b"x", **settings: object
+) -> confluent.KafkaError | None:
     """The error of one record, sent once."""
     found: list[confluent.KafkaError | None] = []
     producer = confluent.Producer(
-        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "retries": 0, "enable.idempotence": False, "log_level": 0,
+        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "retries": 0, "enable.idempotence": False,
+         "log_level": 0,
          "message.timeout.ms": 20_000, **settings}
     )  # fmt: skip
     producer.produce(topic, value, partition=0, on_delivery=lambda error, message: found.append(error))

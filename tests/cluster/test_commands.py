@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.local_cluster import find_cluster
+from headrace.local_cluster.layout import find_cluster
 from headrace.testing.cluster import TestCluster
+from tests.cluster.command_line import LIMIT_S, headrace
 
-LIMIT_S = 60
 READY = re.compile(r"ready on (\S+) \(data in .*, 3 nodes, started in [\d.]+ s\)")
 
 
@@ -25,7 +25,19 @@ class Up:
     def __init__(self, folder: Path, *words: str) -> None:
         self.folder = folder
         self.out = folder.with_suffix(".out")
-        command = [sys.executable, "-m", "headrace", "up", "--brokers", "3", "--port", "0", "--data", str(folder), *words]
+        command = [
+            sys.executable,
+            "-m",
+            "headrace",
+            "up",
+            "--brokers",
+            "3",
+            "--port",
+            "0",
+            "--data",
+            str(folder),
+            *words,
+        ]
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
@@ -68,19 +80,14 @@ def started(tmp_path: Path) -> Iterator[Up]:
         up.end()
 
 
-def headrace(*words: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "headrace", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == code, (words, done.stdout, done.stderr)
-    return done.stdout + done.stderr
-
-
 def test_up_brokers_runs_restarts_and_stops_a_cluster(started: Up) -> None:
     (bootstrap,) = started.wait_for(READY.pattern)
     started.wait_for(r"node \d leads in epoch \d+; 1, 2, 3 vote")
     children = started.children()
     assert sorted(children) == [1, 2, 3]
-    assert headrace("topic", "create", "orders", "-p", "3", "-b", bootstrap).startswith("created orders: 3 partitions, replication factor 3")
+    assert headrace("topic", "create", "orders", "-p", "3", "-b", bootstrap).startswith(
+        "created orders: 3 partitions, replication factor 3"
+    )
 
     # A node that dies is started again, and the cluster is whole again by itself.
     os.kill(children[2], signal.SIGKILL)
@@ -125,7 +132,7 @@ def test_a_setting_that_is_wrong_is_said_once(tmp_path: Path) -> None:
 
 
 def test_a_single_broker_does_not_start_on_a_clusters_folder(tmp_path: Path) -> None:
-    from headrace.broker.local_cluster import Wish, lay_out
+    from headrace.local_cluster.layout import Wish, lay_out
 
     lay_out(tmp_path / "c", Wish(3, port=0))
     assert "holds a local cluster" in headrace("up", "--data", str(tmp_path / "c"), "--port", "0", code=1)
@@ -156,13 +163,78 @@ def test_status_names_what_is_wrong(cluster: TestCluster) -> None:
     assert "under-replicated: wrong-0" in text
 
 
+def test_status_with_frozen_brokers_answers_soon_and_shows_no_figures_for_them(cluster: TestCluster) -> None:
+    cluster.create_topic("frozen", 3, 3)
+    leader = cluster.quorum_leader()
+    awake = next(node for node in cluster.nodes if node not in (leader, min(cluster.nodes)))
+    for node in set(cluster.nodes) - {awake}:  # the controller among them, and the first that a client asks
+        cluster.freeze(node)
+    began = time.monotonic()
+    text = headrace("cluster", "status", "-b", cluster.bootstrap)
+    facts = json.loads(headrace("cluster", "status", "--json", "--check", "-b", cluster.bootstrap, code=1))
+    spent_s = (time.monotonic() - began) / 2
+    assert spent_s < 12, f"{spent_s:.1f} s"
+    rows = {b["id"]: b for b in facts["brokers"]}
+    assert rows[awake]["state"] == "up" and rows[awake]["size_bytes"] is not None
+    for node in set(cluster.nodes) - {awake}:
+        assert rows[node]["state"] in ("no answer", "fenced") and rows[node]["size_bytes"] is None
+        assert re.search(rf"^ *{node} .* (no answer|fenced) .* - +-$", text, re.MULTILINE), text
+    assert facts["moving"] is None and "error" in facts["quorum"] and " - moving" in text
+
+
+def test_balance_spreads_replicas_and_leaders_over_a_broker_that_was_added(tmp_path: Path) -> None:
+    settings = {"offsets.topic.num.partitions": "4", "auto.leader.rebalance.enable": "false"}
+    with TestCluster(3, folder=tmp_path / "c", settings=settings) as cluster:
+        cluster.create_topic("orders", 10, 3)
+        cluster.create_topic("payments", 5, 2)
+        cluster.add_broker()
+        cluster.start(4)
+        headrace("cluster", "balance", "--yes", "-b", cluster.bootstrap)
+        for even in ("after a move", "after a restart"):
+            rows = json.loads(headrace("cluster", "status", "--json", "-b", cluster.bootstrap))["brokers"]
+            for what in ("leads", "replicas"):
+                counts = [row[what] for row in rows]
+                assert len(counts) == 4 and max(counts) - min(counts) <= 1, (even, what, counts)
+            if even == "after a move":
+                # Whoever was away leads nothing when it is back; there is nothing to move then, only to elect.
+                cluster.restart(2)
+                cluster.wait_in_sync()
+                text = headrace("cluster", "balance", "--yes", "-b", cluster.bootstrap)
+                assert "nothing has to move" in text and re.search(r"elected \d+ preferred leaders", text), text
+
+
+def test_a_cluster_becomes_smaller_by_the_commands_that_it_names(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    up = ["up", "--port", "0", "--data", str(folder), "--set", "offsets.topic.num.partitions=1"]
+    try:
+        ready = json.loads(headrace(*up, "--brokers", "4", "--detach", "--json"))["ready"]
+        headrace("topic", "create", "orders", "-p", "4", "-b", ready)
+        headrace("down", "--data", str(folder))
+        refused = headrace("up", "--brokers", "3", "--data", str(folder), code=1)
+        steps = [line.split() for line in refused.splitlines() if line.startswith("  ")]
+        assert steps, refused
+        for command, *words in steps:
+            if command == "headrace":
+                headrace(*words, *(["--yes"] if "drain" in words else []))
+            else:
+                subprocess.run([command, *words], check=True)
+        deadline = time.monotonic() + LIMIT_S
+        while not (facts := json.loads(headrace("cluster", "status", "--json", "-b", ready)))["healthy"]:
+            assert time.monotonic() < deadline, facts
+        assert [b["id"] for b in facts["brokers"]] == [1, 2, 3] and facts["partitions"] >= 4
+    finally:
+        subprocess.run([sys.executable, "-m", "headrace", "down", "--now", "--data", str(folder)], check=False)
+
+
 def test_replicas_are_moved_by_command(cluster: TestCluster) -> None:
     cluster.create_topic("moved", 3, 1)
     bootstrap = ["-b", cluster.bootstrap]
     plan = headrace("cluster", "reassign", "moved", "--replication-factor", "2", "--dry-run", *bootstrap)
     assert "3 partitions change, 3 replicas are copied" in plan
     assert {len(p.replicas) for p in cluster.topic("moved").partitions.values()} == {1}, "a plan alone moves nothing"
-    assert "done: 3 partitions" in headrace("cluster", "reassign", "moved", "-r", "2", "--yes", "--throttle", "50MB", *bootstrap)
+    assert "done: 3 partitions" in headrace(
+        "cluster", "reassign", "moved", "-r", "2", "--yes", "--throttle", "50MB", *bootstrap
+    )
     assert {len(p.replicas) for p in cluster.topic("moved").partitions.values()} == {2}
     cluster.wait_in_sync("moved")
     assert "nothing is moving" in headrace("cluster", "reassign", "--list", *bootstrap)
@@ -189,7 +261,9 @@ def test_preferred_leaders_are_elected_by_command(cluster: TestCluster) -> None:
 def test_votes_are_taken_and_given_by_command(cluster: TestCluster) -> None:
     bootstrap = ["-b", cluster.bootstrap]
     node = next(n for n in cluster.nodes if n != cluster.quorum_leader())
-    assert f"node {node} has no vote any more" in headrace("cluster", "quorum", "remove", str(node), "--yes", *bootstrap)
+    assert f"node {node} has no vote any more" in headrace(
+        "cluster", "quorum", "remove", str(node), "--yes", *bootstrap
+    )
     cluster.wait("an observer", lambda: node in {o.node_id for o in cluster.quorum().observers})
     assert "is no voter" in headrace("cluster", "quorum", "remove", str(node), "--yes", *bootstrap, code=1)
     at = f"127.0.0.1:{cluster[node].node.controller_port}"

@@ -1,11 +1,13 @@
-"""Nodes lost, frozen, restarted and wiped under load: nothing acknowledged is lost or doubled, nothing uncommitted is read."""
+"""Nodes lost, frozen, restarted and wiped under load: nothing acknowledged is lost or doubled, nothing uncommitted is
+read."""
 
 import time
+from typing import Any
 
 import confluent_kafka as confluent
 import pytest
 
-from headrace.client.operations import Operations
+from headrace.client.admin.operations import Operations
 from headrace.testing.cluster import TestCluster
 from tests.cluster.history import (
     WRITERS,
@@ -65,7 +67,7 @@ def test_kill_9_of_the_controller_under_load(cluster: TestCluster) -> None:
 def test_a_frozen_leader_is_replaced_and_follows_when_it_wakes(cluster: TestCluster) -> None:
     cluster.create_topic("frozen", 1, 3)
     # A client waits half a minute for an answer to what it sent; from a frozen broker none comes.
-    patience = {"request.timeout.ms": 2_000, "socket.timeout.ms": 2_000}
+    patience: dict[str, Any] = {"request.timeout.ms": 2_000, "socket.timeout.ms": 2_000}
     with (
         Reader(cluster.bootstrap, "frozen", 1) as reader,
         ConfluentWriter(cluster.bootstrap, "frozen", 1, **patience) as writer,
@@ -106,7 +108,9 @@ def test_a_wiped_disk_is_filled_again_and_has_no_vote(cluster: TestCluster) -> N
     cluster.create_topic("wiped", 1, 3)
     with ConfluentWriter(cluster.bootstrap, "wiped", 1) as writer:
         writer.wait_acked(SOME)
-        victim = next(node for node in cluster.nodes if node not in (cluster.leader_of("wiped"), cluster.quorum_leader()))
+        victim = next(
+            node for node in cluster.nodes if node not in (cluster.leader_of("wiped"), cluster.quorum_leader())
+        )
         before = {voter.node_id: voter.directory_id for voter in cluster.quorum().voters}
         cluster.kill(victim)
         cluster.wipe(victim)
@@ -123,7 +127,9 @@ def test_a_wiped_disk_is_filled_again_and_has_no_vote(cluster: TestCluster) -> N
     node = cluster[victim].node
     cluster.ask(lambda admin: Operations(admin).remove_voter(victim, before[victim]))
     cluster.ask(
-        lambda admin: Operations(admin).add_voter(victim, observer.directory_id, ("CONTROLLER", "127.0.0.1", node.controller_port))
+        lambda admin: Operations(admin).add_voter(
+            victim, observer.directory_id, ("CONTROLLER", "127.0.0.1", node.controller_port)
+        )
     )
     assert {v.node_id: v.directory_id for v in cluster.quorum().voters} == {**before, victim: observer.directory_id}
 
@@ -168,7 +174,8 @@ def test_a_group_keeps_its_offsets_when_its_coordinator_dies(cluster: TestCluste
         producer.produce("grouped", b"%d" % number)
     assert producer.flush(30) == 0
     settings = {
-        "bootstrap.servers": cluster.bootstrap, "group.id": "survivors", "auto.offset.reset": "earliest", "log_level": 0,
+        "bootstrap.servers": cluster.bootstrap, "group.id": "survivors", "auto.offset.reset": "earliest",
+        "log_level": 0,
         "enable.auto.commit": False, "session.timeout.ms": 30_000,
     }  # fmt: skip
     consumer = confluent.Consumer(settings)
@@ -209,7 +216,7 @@ def _commit(consumer: confluent.Consumer) -> None:
 
 
 def _coordinator(cluster: TestCluster, group: str) -> int:
-    from headrace.client.groups import Groups
+    from headrace.client.admin.groups import Groups
 
     found: int = cluster.ask(lambda admin: Groups(admin).coordinator(group))
     return found

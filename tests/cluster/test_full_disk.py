@@ -1,4 +1,5 @@
-"""A real disk that fills up under one of three brokers: others lead, writes and commits go on, and it comes back by itself."""
+"""A real disk that fills up under one of three brokers: others lead, writes and commits go on, and it comes back by
+itself."""
 
 import json
 import os
@@ -11,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from headrace.client.admin.groups import Groups
 from headrace.client.errors import ClientError
-from headrace.client.groups import Groups
 from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.testing.cluster import TestCluster
+from tests.cluster.command_line import headrace
 from tests.cluster.conftest import QUICK
-from tests.cluster.history import ConfluentWriter, assert_replicas_identical, judge, read_log
-from tests.cluster.test_commands import headrace
+from tests.cluster.history import ConfluentWriter, Writer, assert_replicas_identical, judge, read_log
 
 DISK_BYTES = 64 << 20
 RESERVE_BYTES = 4 << 20
@@ -33,7 +34,10 @@ def cluster(tmp_path: Path) -> Iterator[TestCluster]:
     mount = folder / f"node-{SMALL}"
     mount.mkdir(parents=True)
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(mount)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(mount)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if made.returncode:
         pytest.skip(f"a tmpfs cannot be mounted here: {made.stderr.strip()}")
@@ -99,14 +103,16 @@ def led_by_small(cluster: TestCluster) -> str:
     return "filling"
 
 
-def pause_s(writer: ConfluentWriter, at: float) -> float:
+def pause_s(writer: Writer, at: float) -> float:
     """The longest time without an acknowledgement, from the moment given on."""
     times = [at, *(when for when in writer.book.times if when > at)]
     return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 
 
 @pytest.mark.parametrize("leaving_bytes", [RESERVE_BYTES // 2, 0], ids=["below its reserve", "without a byte left"])
-def test_a_full_disk_hands_over_and_takes_back(cluster: TestCluster, leaving_bytes: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_hands_over_and_takes_back(
+    cluster: TestCluster, leaving_bytes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     topic = led_by_small(cluster)
     data = cluster[SMALL].data
     with ConfluentWriter(cluster.bootstrap, topic, 1) as writer, Committer(cluster, topic) as committer:
@@ -135,4 +141,7 @@ def test_a_full_disk_hands_over_and_takes_back(cluster: TestCluster, leaving_byt
     cluster.wait_in_sync()
     assert_replicas_identical(cluster, topic)
     with capsys.disabled():
-        print(f" [writes paused for {paused_s:.2f} s, slowest of {committer.count} commits {committer.slowest_s:.2f} s]", end="")
+        print(
+            f" [writes paused for {paused_s:.2f} s, slowest of {committer.count} commits {committer.slowest_s:.2f} s]",
+            end="",
+        )

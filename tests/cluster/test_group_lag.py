@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.client.admin import Admin
-from headrace.client.groups import Groups
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.groups import Groups
 from headrace.client.raw import produce
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record
 from headrace.testing.cluster import TestCluster
+from tests.cluster.command_line import headrace
 from tests.cluster.conftest import QUICK
-from tests.cluster.test_commands import headrace
 
 PARTITIONS = 6
 RECORDS = 10

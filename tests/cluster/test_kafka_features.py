@@ -1,4 +1,5 @@
-"""`kafka-features` against nodes whose voters are in the configuration, Headrace's and Apache Kafka's: the same is said.
+"""`kafka-features` against nodes whose voters are in the configuration, Headrace's and Apache Kafka's: the same is
+said.
 
 Both begin with folders that Kafka's own tool has formatted at an older release.
 """
@@ -112,11 +113,24 @@ def formatted(folder: Path, count: int) -> dict[int, ApacheKafka]:
     voters = ",".join(f"{n}@127.0.0.1:{node.controller_port}" for n, node in nodes.items())
     cluster_id = random_cluster_id()
     for node in nodes.values():
-        text = re.sub(r"controller\.quorum\.bootstrap\.servers=.*", f"controller.quorum.voters={voters}", node.config_file.read_text())
+        text = re.sub(
+            r"controller\.quorum\.bootstrap\.servers=.*",
+            f"controller.quorum.voters={voters}",
+            node.config_file.read_text(),
+        )
         node.config_file.write_text(text)
 
     def form(node: ApacheKafka) -> None:
-        run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(node.config_file), "--release-version", RELEASE)
+        run_tool(
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            cluster_id,
+            "-c",
+            str(node.config_file),
+            "--release-version",
+            RELEASE,
+        )
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(form, nodes.values()))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.local_cluster import Wish, lay_out
+from headrace.local_cluster.layout import Wish, lay_out
 from headrace.testing.cluster import TestCluster
 from tests.reference.apache import (
     START_LIMIT_S,
@@ -52,7 +52,9 @@ def test_kafka_tools_may_ask_the_controllers_themselves(cluster: TestCluster) ->
     ports = {number: node.node.controller_port for number, node in cluster.nodes.items()}
     there = ["--bootstrap-controller", ",".join(f"127.0.0.1:{port}" for port in ports.values())]
     rows = run_tool(f"{TOOLS}.ClusterTool", "list-endpoints", *there).splitlines()[1:]
-    assert [row.split() for row in rows] == [[str(n), "127.0.0.1", str(port), "null", "controller"] for n, port in ports.items()]
+    assert [row.split() for row in rows] == [
+        [str(n), "127.0.0.1", str(port), "null", "controller"] for n, port in ports.items()
+    ]
     defaults = ["--entity-type", "brokers", "--entity-default"]
     run_tool("kafka.admin.ConfigCommand", *there, "--alter", *defaults, "--add-config", "max.connections=4321")
     try:
@@ -74,7 +76,9 @@ def test_kafka_topics_describes_replicas_and_isr(cluster: TestCluster) -> None:
 def test_kafka_reassign_partitions_moves_replicas(cluster: TestCluster) -> None:
     cluster.create_topic("reassigned", assignments={0: [1, 2]})
     plan = cluster.folder / "kafka-plan.json"
-    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": "reassigned", "partition": 0, "replicas": [3, 2]}]}))
+    plan.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": "reassigned", "partition": 0, "replicas": [3, 2]}]})
+    )
     words = ("--reassignment-json-file", str(plan))
     text = run(cluster, "reassign.ReassignPartitionsCommand", *words, "--execute", "--throttle", "50000000")
     assert "Successfully started partition reassignment" in text, text
@@ -99,7 +103,9 @@ def test_apache_kafka_runs_on_the_folders_that_headrace_laid_out(tmp_path: Path)
         for node in laid.nodes.values():
             with node.log.open("ab") as log:
                 command = tool_command("kafka.Kafka", str(node.properties), log_level="warn")
-                processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=tmp_path))
+                processes.append(
+                    subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=tmp_path)
+                )
         deadline = time.monotonic() + START_LIMIT_S
         while not all(answers_metadata(node.port) for node in laid.nodes.values()):
             assert time.monotonic() < deadline, [node.log.read_text()[-1500:] for node in laid.nodes.values()]

@@ -1,5 +1,5 @@
-"""A closed segment that somebody has removed is noticed at the next start, copied from the others, and read by everybody."""
-
+"""A closed segment that somebody has removed is noticed at the next start, copied from the others, and read by
+everybody."""
 
 import pytest
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.cluster.history import (
 from tests.cluster.network import Network, available
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
-PATIENCE = {"request.timeout.ms": 2_000, "socket.timeout.ms": 2_000, "message.timeout.ms": 200_000}
+PATIENCE: dict[str, Any] = {"request.timeout.ms": 2_000, "socket.timeout.ms": 2_000, "message.timeout.ms": 200_000}
 APART_S = 12.0
 
 
@@ -25,7 +26,10 @@ APART_S = 12.0
 def parted() -> Iterator[tuple[Network, TestCluster]]:
     if missing := available():
         pytest.skip(missing)
-    with Network(3) as network, TestCluster(3, settings=QUICK, hosts=network.hosts, prefixes=network.prefixes) as cluster:
+    with (
+        Network(3) as network,
+        TestCluster(3, settings=QUICK, hosts=network.hosts, prefixes=network.prefixes) as cluster,
+    ):
         yield network, cluster
 
 

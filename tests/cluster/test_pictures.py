@@ -20,10 +20,13 @@ def two() -> Iterator[TestCluster]:
 
 
 def folders(cluster: TestCluster, topic: str, count: int) -> list[set[int]]:
-    """The partitions that each broker has a folder of, once there are so many: metadata reaches one a moment after the other."""
+    """The partitions that each broker has a folder of, once there are so many: metadata reaches one a moment after the
+    other."""
     deadline = time.monotonic() + MEMBERS_S
     while True:
-        found = [{int(path.name.rpartition("-")[2]) for path in cluster[node].data.glob(f"{topic}-*")} for node in (1, 2)]
+        found = [
+            {int(path.name.rpartition("-")[2]) for path in cluster[node].data.glob(f"{topic}-*")} for node in (1, 2)
+        ]
         if sum(map(len, found)) >= count or time.monotonic() > deadline:
             return found
         time.sleep(0.01)

@@ -1,13 +1,15 @@
-"""Long runs: nodes lost, frozen and restarted at random under several writers and readers. A failing seed is printed."""
+"""Long runs: nodes lost, frozen and restarted at random under several writers and readers. A failing seed is
+printed."""
 
 import random
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from headrace.client.admin.operations import Operations
 from headrace.client.errors import ClientError
-from headrace.client.operations import Operations
 from headrace.testing.cluster import TestCluster
 from tests.cluster.conftest import QUICK, mend
 from tests.cluster.history import (
@@ -23,15 +25,23 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
 PARTITIONS = 4
 FAULTS = 12
-PATIENCE = {"request.timeout.ms": 3_000, "socket.timeout.ms": 3_000, "message.timeout.ms": 240_000}
+PATIENCE: dict[str, Any] = {"request.timeout.ms": 3_000, "socket.timeout.ms": 3_000, "message.timeout.ms": 240_000}
 
 
 class Chaos:
-    """One fault at a time, so that a majority is always there, each healed before the next or a moment after it began."""
+    """One fault at a time, so that a majority is always there, each healed before the next or a moment after it
+    began."""
 
     def __init__(self, cluster: TestCluster, dice: random.Random, topic: str) -> None:
         self.cluster, self.dice, self.topic = cluster, dice, topic
-        self.faults: list[Callable[[int], None]] = [self.kill, self.kill_twice, self.freeze, self.stop, self.blink, self.move]
+        self.faults: list[Callable[[int], None]] = [
+            self.kill,
+            self.kill_twice,
+            self.freeze,
+            self.stop,
+            self.blink,
+            self.move,
+        ]
 
     def run(self) -> str:
         node = self.dice.choice([1, 2, 3, self._leader(), self._controller()])

@@ -1,4 +1,5 @@
-"""Nodes that do not belong: another cluster's, a second one with the same id, folders that are foreign or of the future."""
+"""Nodes that do not belong: another cluster's, a second one with the same id, folders that are foreign or of the
+future."""
 
 import subprocess
 import sys
@@ -6,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.local_cluster import Wish, free_ports, lay_out
 from headrace.cli.main import main
+from headrace.local_cluster.layout import Wish, free_ports, lay_out
 from headrace.testing.cluster import TestCluster, TestNode
 
 LIMIT_S = 60
@@ -31,7 +32,9 @@ def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
 
 def stranger(cluster: TestCluster, folder: Path, node_id: int, cluster_id: str) -> list[str]:
     """A broker in a folder of its own that wants to join; returns the words for `up`."""
-    controllers = ",".join(f"127.0.0.1:{node.node.controller_port}" for node in cluster.nodes.values() if node.node.is_controller)
+    controllers = ",".join(
+        f"127.0.0.1:{node.node.controller_port}" for node in cluster.nodes.values() if node.node.is_controller
+    )
     where = ["--node-id", str(node_id), "--data", str(folder), "--bootstrap-controllers", controllers]
     with pytest.raises(SystemExit) as ended:
         main(["format", *where, "--cluster-id", cluster_id])
@@ -46,7 +49,9 @@ def test_a_node_of_another_cluster_is_refused(cluster: TestCluster, tmp_path: Pa
     assert 9 not in {observer.node_id for observer in cluster.quorum().observers}
 
 
-def test_a_second_node_with_the_same_id_is_refused_and_the_first_serves_on(cluster: TestCluster, tmp_path: Path) -> None:
+def test_a_second_node_with_the_same_id_is_refused_and_the_first_serves_on(
+    cluster: TestCluster, tmp_path: Path
+) -> None:
     cluster.create_topic("mine", 1, 3)
     leader = cluster.quorum_leader()
     follower = next(node for node in cluster.nodes if node != leader)
@@ -59,7 +64,16 @@ def test_a_second_node_with_the_same_id_is_refused_and_the_first_serves_on(clust
 
 
 def test_a_controller_that_is_no_voter_is_refused_in_a_fixed_quorum(tmp_path: Path) -> None:
-    done = up("--node-id", "3", "--voters", "1@127.0.0.1:1,2@127.0.0.1:2", "--roles", "broker,controller", "--data", str(tmp_path))
+    done = up(
+        "--node-id",
+        "3",
+        "--voters",
+        "1@127.0.0.1:1,2@127.0.0.1:2",
+        "--roles",
+        "broker,controller",
+        "--data",
+        str(tmp_path),
+    )
     refused(done, "this controller's id 3 is not among them")
 
 
@@ -79,7 +93,9 @@ def test_the_folder_of_another_node_is_refused(tmp_path: Path) -> None:
     ("old", "new", "words"),
     [("version=1", "version=2", ("version 2",)), ("node.id=1", "node.id=seven", ("meta.properties", "seven"))],
 )
-def test_a_folder_of_the_future_or_a_damaged_one_is_refused(tmp_path: Path, old: str, new: str, words: tuple[str, ...]) -> None:
+def test_a_folder_of_the_future_or_a_damaged_one_is_refused(
+    tmp_path: Path, old: str, new: str, words: tuple[str, ...]
+) -> None:
     laid = lay_out(tmp_path, Wish(1, port=0))
     meta = laid.nodes[1].data / "meta.properties"
     meta.write_text(meta.read_text().replace(old, new))

@@ -43,7 +43,7 @@ def span(versions: Sequence[int]) -> str:
 
 
 def unfold(folded: dict[str, list[Any]], versions: Sequence[int]) -> dict[int, list[Any]]:
-    out = {}
+    out: dict[int, list[Any]] = {}
     for text, answers in folded.items():
         low, _, high = text.partition("-")
         out |= {v: answers for v in versions if int(low) <= v <= int(high or low)}
@@ -96,7 +96,7 @@ def record_own(wanted: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     if "--own" in sys.argv:
-        from tests.compat.test_same_answers import DECIDED
+        from tests.compat.decided import DECIDED
 
         record_own(list(DECIDED))
     else:

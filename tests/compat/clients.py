@@ -129,7 +129,7 @@ class Confluent:
 
     def config(self, bootstrap: str, topic: str, name: str) -> str:
         resource = confluent_kafka.admin.ConfigResource(confluent_kafka.admin.RESOURCE_TOPIC, topic)
-        return self._admin(bootstrap, lambda admin: admin.describe_configs([resource]))[name].value
+        return str(self._admin(bootstrap, lambda admin: admin.describe_configs([resource]))[name].value)
 
     def set_config(self, bootstrap: str, topic: str, name: str, value: str) -> None:
         operation = confluent_kafka.admin.AlterConfigOpType.SET
@@ -236,7 +236,7 @@ class AioKafka:
         resource = aiokafka.admin.config_resource.ConfigResource("topic", topic)
         (answer,) = self._admin(bootstrap, lambda admin: admin.describe_configs([resource]))
         ((_, _, _, _, entries),) = answer.resources
-        return next(entry[1] for entry in entries if entry[0] == name)
+        return str(next(entry[1] for entry in entries if entry[0] == name))
 
     def set_config(self, bootstrap: str, topic: str, name: str, value: str) -> None:
         resource = aiokafka.admin.config_resource.ConfigResource("topic", topic, configs={name: value})
@@ -324,7 +324,7 @@ class KafkaPython:
     def config(self, bootstrap: str, topic: str, name: str) -> str:
         with self._admin(bootstrap) as admin:
             described = admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")
-            return described["topic"][topic][name]["value"]
+            return str(described["topic"][topic][name]["value"])
 
     def set_config(self, bootstrap: str, topic: str, name: str, value: str) -> None:
         with self._admin(bootstrap) as admin:

@@ -59,7 +59,9 @@ class Filler:
     def append_many(self, topic: str, partition: int, count: int) -> None:
         """`count` records in batches of 100."""
         for start in range(0, count, 100):
-            self.append(topic, partition, batch(*(Rec(b"more %d" % i, b"k%d" % i, i) for i in range(start, start + 100))))
+            self.append(
+                topic, partition, batch(*(Rec(b"more %d" % i, b"k%d" % i, i) for i in range(start, start + 100)))
+            )
 
     def producer_id(self) -> int:
         for _ in range(2000):
@@ -83,7 +85,9 @@ class Filler:
         for number in range(20):
             self.append("compacted", 0, batch(Rec(b"%d" % number, b"k%d" % (number % 3))))
         for number in range(30):
-            self.append("rolled", 0, batch(Rec(bytes([number]) * 100_000, b"big"), base_timestamp=1_600_000_000_000 + number))
+            self.append(
+                "rolled", 0, batch(Rec(bytes([number]) * 100_000, b"big"), base_timestamp=1_600_000_000_000 + number)
+            )
 
     def add_more(self) -> None:
         """What the second broker leaves behind for the first."""
@@ -102,7 +106,9 @@ class Filler:
     def contents(self) -> dict[str, TopicContents]:
         topics = [t for t in self.call("Metadata", topics=None).topics if not t.is_internal]
         return {
-            t.name: TopicContents(t.topic_id, self.configs(t.name), [self.batches(t, p) for p in range(len(t.partitions))])
+            t.name: TopicContents(
+                t.topic_id, self.configs(t.name), [self.batches(t, p) for p in range(len(t.partitions))]
+            )
             for t in topics
         }
 
@@ -120,7 +126,9 @@ class Filler:
             answer = self.call("Fetch", 13, max_wait_ms=0, min_bytes=1, max_bytes=FETCH_BYTES, topics=asked)
             (result,) = answer.responses[0].partitions
             assert result.error_code == 0, (topic.name, partition, offset, result.error_code)
-            whole = [b for b in split_batches(bytes(result.records or b"")) if len(b) == 12 + int.from_bytes(b[8:12], "big")]
+            whole = [
+                b for b in split_batches(bytes(result.records or b"")) if len(b) == 12 + int.from_bytes(b[8:12], "big")
+            ]
             if not whole:
                 assert offset == result.high_watermark, f"{topic.name}-{partition} ends at {offset}"
                 return found

@@ -1,10 +1,10 @@
-"""Elections by the thousand under idempotent producers that have several batches on their way, and the verdict on what the
-log holds: on three nodes of Headrace or of Apache Kafka, with the clients that most people use.
+"""Elections by the thousand under idempotent producers that have several batches on their way, and the verdict on what
+the log holds: on three nodes of Headrace or of Apache Kafka, with the clients that most people use.
 
     python -m tests.compat.elections [--apache] [--elections 2000] [--kills 0] [--each 0] [CLIENT ...]
 
-Each client is a program that sends NAME-0, NAME-1, ... to the partitions in turn, at its defaults, until its input has a
-line. It prints `running` once some are acknowledged, `failed NUMBER WHY` for each record that it gave up, and at last
+Each client is a program that sends NAME-0, NAME-1, ... to the partitions in turn, at its defaults, until its input has
+a line. It prints `running` once some are acknowledged, `failed NUMBER WHY` for each record that it gave up, and at last
 `sent COUNT`; what it says of new epochs is counted. With `--each N` it begins with a new producer every N records.
 """
 
@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from headrace.client.admin import Admin
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.operations import Operations
 from headrace.client.errors import ClientError
-from headrace.client.operations import Operations
 from headrace.testing.cluster import TestCluster
 from tests.cluster.history import read_log
 from tests.compat.foreign import HERE, go
@@ -89,7 +89,10 @@ class Apache:
 
 @contextmanager
 def apache() -> Iterator[Nodes]:
-    with tempfile.TemporaryDirectory(prefix="elections-") as folder, ApacheCluster(Path(folder), jvm=QUICK_JVM) as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="elections-") as folder,
+        ApacheCluster(Path(folder), jvm=QUICK_JVM) as cluster,
+    ):
         yield Apache(cluster)
 
 
@@ -166,7 +169,8 @@ class Client:
 
 
 async def elect(bootstrap: str, elections: int, dice: random.Random) -> int:
-    """Give all partitions another leader, again and again, as fast as the controller can. Returns how many elections there were."""
+    """Give all partitions another leader, again and again, as fast as the controller can. Returns how many elections
+    there were."""
     count = 0
     while count < elections:
         try:
@@ -215,8 +219,9 @@ class Verdict:
         told = self.told
         why = Counter(told.failed.values()).most_common(2)
         return (
-            f"{told.name}: {told.sent} sent, {len(told.failed)} given up {why or ''}, {len(self.lost)} lost, {len(self.twice)} twice"
-            f" {self.twice[:5] or ''}, {self.reordered} out of order, new epochs {dict(told.bumps)}"
+            f"{told.name}: {told.sent} sent, {len(told.failed)} given up {why or ''}, {len(self.lost)} lost,"
+            f" {len(self.twice)} twice {self.twice[:5] or ''}, {self.reordered} out of order, new epochs"
+            f" {dict(told.bumps)}"
         )
 
     @property
@@ -277,8 +282,13 @@ def main() -> None:
     asked = parser.parse_args()
     with (apache if asked.apache else headrace)() as cluster:
         began = time.monotonic()
-        count, verdicts = run(cluster, asked.clients, asked.elections, kills=asked.kills, each=asked.each, seed=asked.seed)
-        print(f"{'Apache Kafka' if asked.apache else 'Headrace'}: {count} elections, {asked.kills} kills, {time.monotonic() - began:.0f} s")
+        count, verdicts = run(
+            cluster, asked.clients, asked.elections, kills=asked.kills, each=asked.each, seed=asked.seed
+        )
+        print(
+            f"{'Apache Kafka' if asked.apache else 'Headrace'}: {count} elections, {asked.kills} kills,"
+            f" {time.monotonic() - began:.0f} s"
+        )
         for verdict in verdicts:
             print(f"  {verdict}")
 

@@ -16,7 +16,9 @@ STOP_LIMIT_S = 60
 
 
 class HeadraceProcess:
-    """`headrace up` on one data folder. The port is chosen at the first start and kept for later ones."""
+    """`headrace up` on one data folder. The port is chosen at the first start and kept for later ones.
+
+    `headrace` is the command itself, for one that is installed elsewhere."""
 
     def __init__(
         self,
@@ -25,7 +27,9 @@ class HeadraceProcess:
         config: Mapping[str, object] | None = None,
         port: int = 0,
         args: Sequence[str] = (),
+        headrace: Sequence[str] = (sys.executable, "-m", "headrace.cli.main"),
     ) -> None:
+        self.headrace = headrace
         self.data = data
         self.port = port
         self.args = list(args)
@@ -47,7 +51,7 @@ class HeadraceProcess:
         return self.process.pid
 
     def start(self) -> Self:
-        command = [sys.executable, "-m", "headrace.cli.main", "up", "--data", str(self.data), "--port", str(self.port)]
+        command = [*self.headrace, "up", "--data", str(self.data), "--port", str(self.port)]
         # A file and not a pipe: nobody has to read it for the broker to go on, and it is there after a crash.
         with self.log_file.open("wb") as log:
             self.process = subprocess.Popen([*command, *self.args], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -98,5 +102,7 @@ class HeadraceProcess:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.kill9() if kind else self.stop()

@@ -3,6 +3,7 @@ Apache Kafka, so that a test which asks too much of a client is seen as such."""
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -67,9 +68,7 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_records_come_back_as_sent(
-    client: Client, bootstrap: str, new_topic: Callable[..., str], codec: str
-) -> None:
+def test_records_come_back_as_sent(client: Client, bootstrap: str, new_topic: Callable[..., str], codec: str) -> None:
     if codec not in client.codecs():
         pytest.skip(f"this client has no {codec} here")
     topic = new_topic(retention_ms="-1")
@@ -153,10 +152,14 @@ def behind_proxy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pro
 
 def test_a_lost_answer_never_doubles_a_record(behind_proxy: Proxy) -> None:
     bootstrap = f"127.0.0.1:{behind_proxy.port}"
+
+    def has_topic(client: Client, topic: str) -> bool:
+        return topic in client.topics(bootstrap)
+
     for name, client in CLIENTS.items():
         topic = f"once-{name}"
         client.create(bootstrap, topic)
-        wait_until(lambda client=client, topic=topic: topic in client.topics(bootstrap))
+        wait_until(partial(has_topic, client, topic))
         lost_before = behind_proxy.lost
         # Large enough to fill many batches, so that several are in flight when an answer is lost.
         records = [Sent(b"%06d" % i + bytes(1000)) for i in range(400)]

@@ -1,5 +1,5 @@
-"""Kafka Connect and MirrorMaker of Apache Kafka 4.3.1 over Headrace: compacted topics, groups of their own kind, and offsets
-that outlive a killed worker."""
+"""Kafka Connect and MirrorMaker of Apache Kafka 4.3.1 over Headrace: compacted topics, groups of their own kind, and
+offsets that outlive a killed worker."""
 
 import json
 import subprocess
@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,8 @@ class Worker(Process):
         for kind in ("offset", "config", "status"):
             topics |= {f"{kind}.storage.topic": f"connect-{kind}", f"{kind}.storage.replication.factor": 1}
         super().__init__(jars, "org.apache.kafka.connect.cli.ConnectDistributed", folder, {
-            "bootstrap.servers": bootstrap, "group.id": "connect", "key.converter": text, "value.converter": text, **topics,
+            "bootstrap.servers": bootstrap, "group.id": "connect", "key.converter": text, "value.converter": text,
+            **topics,
             "offset.storage.partitions": 3, "status.storage.partitions": 2, "offset.flush.interval.ms": 500,
             "listeners": f"http://127.0.0.1:{self.port}", "scheduled.rebalance.max.delay.ms": 2000,
             "plugin.discovery": "service_load", "plugin.path": jars,
@@ -113,8 +115,13 @@ def test_distributed_connect(jars: Path, broker: TestBroker, tmp_path: Path) -> 
         first, second = workers
         until("both answer", lambda: first.ask("/") and second.ask("/"))
         assert first.ask("/")["version"] == VERSION
-        file_source = {"connector.class": "FileStreamSource", "file": str(source), "topic": "lines",
-                       "topic.creation.default.replication.factor": "1", "topic.creation.default.partitions": "3"}  # fmt: skip
+        file_source = {
+            "connector.class": "FileStreamSource",
+            "file": str(source),
+            "topic": "lines",
+            "topic.creation.default.replication.factor": "1",
+            "topic.creation.default.partitions": "3",
+        }
         file_sink = {"connector.class": "FileStreamSink", "file": str(sink), "topics": "lines", "tasks.max": "2"}
         first.do("/connectors/source/config", file_source, "PUT")
         second.do("/connectors/sink/config", file_sink, "PUT")
@@ -161,22 +168,30 @@ def test_mirror_maker_between_both_brokers(jars: Path, broker: TestBroker, apach
     addresses = {"theirs": apache.bootstrap, "ours": broker.bootstrap}
     for name, bootstrap in addresses.items():
         fill(bootstrap, f"mirror-{name}")
-    kinds = ("checkpoints.topic", "heartbeats.topic", "offset-syncs.topic", "offset.storage", "status.storage", "config.storage")
+    kinds = (
+        "checkpoints.topic",
+        "heartbeats.topic",
+        "offset-syncs.topic",
+        "offset.storage",
+        "status.storage",
+        "config.storage",
+    )
     mirror = Process(jars, "org.apache.kafka.connect.mirror.MirrorMaker", tmp_path, {
         "clusters": "theirs,ours", **{f"{name}.bootstrap.servers": address for name, address in addresses.items()},
         "theirs->ours.enabled": "true", "ours->theirs.enabled": "true", "topics": "mirror-.*", "groups": "mirror-.*",
         "replication.factor": 1, **{f"{kind}.replication.factor": 1 for kind in kinds}, "offset.lag.max": 0,
-        "emit.checkpoints.interval.seconds": 1, "sync.group.offsets.enabled": "true", "sync.group.offsets.interval.seconds": 1,
-        "refresh.topics.interval.seconds": 2, "refresh.groups.interval.seconds": 2, "sync.topic.configs.interval.seconds": 2,
+        "emit.checkpoints.interval.seconds": 1, "sync.group.offsets.enabled": "true",
+        "sync.group.offsets.interval.seconds": 1,
+        "refresh.topics.interval.seconds": 2, "refresh.groups.interval.seconds": 2,
+        "sync.topic.configs.interval.seconds": 2,
     })  # fmt: skip
     try:
         for name, other in (("theirs", "ours"), ("ours", "theirs")):
             found = read(addresses[other], f"{name}.mirror-{name}")
             assert sorted(found, key=int) == [str(i) for i in range(1000)]
             admin = AdminClient({"bootstrap.servers": addresses[other]})
-            until("the group's offsets", lambda a=admin, n=name: offsets(a, f"mirror-{n}", f"{n}.mirror-{n}") == 1000)
-            resource = confluent.admin.ConfigResource("topic", f"{name}.mirror-{name}")
-            until("the topic's configs", lambda a=admin, r=resource: config(a, r)["retention.ms"].value == "123456789")
+            until("the group's offsets", partial(has_all_offsets, admin, name))
+            until("the topic's configs", partial(has_configs, admin, name))
     finally:
         mirror.kill9()
 
@@ -201,7 +216,9 @@ def fill(bootstrap: str, topic: str) -> None:
 
 def read(bootstrap: str, topic: str) -> list[str]:
     """The first thousand values of a topic that is about to come."""
-    consumer = confluent.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "auto.offset.reset": "earliest"})
+    consumer = confluent.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "unused", "auto.offset.reset": "earliest"}
+    )
     consumer.assign([confluent.TopicPartition(topic, partition, 0) for partition in range(3)])
     found: list[str] = []
     deadline = time.monotonic() + LIMIT_S
@@ -215,6 +232,15 @@ def offsets(admin: AdminClient, group: str, topic: str) -> int:
     asked = [confluent.ConsumerGroupTopicPartitions(group)]
     told = admin.list_consumer_group_offsets(asked)[group].result(30).topic_partitions
     return sum(one.offset for one in told if one.topic == topic)
+
+
+def has_all_offsets(admin: AdminClient, name: str) -> bool:
+    return offsets(admin, f"mirror-{name}", f"{name}.mirror-{name}") == 1000
+
+
+def has_configs(admin: AdminClient, name: str) -> bool:
+    resource = confluent.admin.ConfigResource("topic", f"{name}.mirror-{name}")
+    return bool(config(admin, resource)["retention.ms"].value == "123456789")
 
 
 def config(admin: AdminClient, resource: confluent.admin.ConfigResource) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Idempotent producers at their defaults under elections, as fast as a controller can hold them: nothing twice, nothing lost,
-nothing out of order, nothing given up."""
+"""Idempotent producers at their defaults under elections, as fast as a controller can hold them: nothing twice, nothing
+lost, nothing out of order, nothing given up."""
 
 import pytest
 

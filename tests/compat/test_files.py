@@ -54,9 +54,13 @@ def same(expected: dict[str, TopicContents], filler: Filler) -> None:
     deadline = time.monotonic() + 20
     while set(found := filler.contents()) != set(expected) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert {name: t.topic_id.hex() for name, t in found.items()} == {name: t.topic_id.hex() for name, t in expected.items()}
+    assert {name: t.topic_id.hex() for name, t in found.items()} == {
+        name: t.topic_id.hex() for name, t in expected.items()
+    }
     assert {name: t.configs for name, t in found.items()} == {name: t.configs for name, t in expected.items()}
-    assert {name: t.record_counts for name, t in found.items()} == {name: t.record_counts for name, t in expected.items()}
+    assert {name: t.record_counts for name, t in found.items()} == {
+        name: t.record_counts for name, t in expected.items()
+    }
     assert found == expected
 
 

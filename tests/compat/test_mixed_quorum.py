@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.peers import Peers
-from headrace.broker.quorum_network import QuorumNetwork
+from headrace.broker.cluster.peers import Peers
+from headrace.broker.cluster.quorum_network import QuorumNetwork
 from headrace.clock import SystemClock
 from headrace.quorum.folder import Layout, format_folders, open_folders
 from headrace.quorum.kraft import KraftOptions, KraftQuorum
@@ -65,7 +65,14 @@ class Mixed:
         }
         config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
         run_tool(
-            "kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(config), "--initial-controllers", first
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            self.cluster_id,
+            "-c",
+            str(config),
+            "--initial-controllers",
+            first,
         )
 
     def start_kafka(self) -> None:
@@ -173,7 +180,8 @@ def test_apache_kafka_and_headrace_are_one_quorum(tmp_path: Path) -> None:
         mixed.kill_kafka()
     # The two logs are the same as far as the shorter one goes, and Kafka's own tool reads both.
     logs = [
-        (tmp_path / name / "__cluster_metadata-0" / "00000000000000000000.log") for name in ("kafka", "node-2", "node-3")
+        (tmp_path / name / "__cluster_metadata-0" / "00000000000000000000.log")
+        for name in ("kafka", "node-2", "node-3")
     ]
     contents = [log.read_bytes().rstrip(b"\0") for log in logs]
     shortest = min(map(len, contents))

@@ -1,27 +1,33 @@
 """The idempotent producer core against Apache Kafka and Headrace: columns in, the same records out, across a kill."""
 
 import asyncio
-import time
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 import confluent_kafka
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
-from headrace.client.columnar.encode import RecordColumns, encode_rows, partitions_of
-from headrace.client.producer_core import OutgoingBatch, ProducerCore
+from headrace.client.admin.admin import Admin
+from headrace.client.columnar.columns import RecordColumns
+from headrace.client.columnar.encode import encode_rows, partitions_of
+from headrace.client.net.cluster import Cluster
+from headrace.client.produce.partition_queue import Written
+from headrace.client.produce.producer import OutgoingBatch, ProducerCore
 from headrace.records.compression import Codec
 from headrace.testing.broker import TestBroker
 from tests.reference import apache
 from tests.reference.apache import ApacheKafka
 
 ROWS = 3000
+Broker = TestBroker | ApacheKafka
+Row = tuple[bytes | None, bytes | None, Any, int]
 
 
 @pytest.fixture(scope="module", params=["headrace", pytest.param("apache", marks=pytest.mark.reference)])
-def broker(request, tmp_path_factory):
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     if request.param == "headrace":
         with TestBroker(tmp_path_factory.mktemp("broker")) as started:
             yield started
@@ -31,8 +37,8 @@ def broker(request, tmp_path_factory):
         apache.libs()
     except apache.Unavailable as missing:
         pytest.skip(str(missing))
-    with ApacheKafka(tmp_path_factory.mktemp("kafka")) as started:
-        yield started
+    with ApacheKafka(tmp_path_factory.mktemp("kafka")) as kafka:
+        yield kafka
 
 
 def columns(first: int, rows: int) -> RecordColumns:
@@ -43,7 +49,9 @@ def columns(first: int, rows: int) -> RecordColumns:
     )
     keys = pa.array([b"key-%d" % n if n % 2 else None for n in numbers], pa.binary())
     values = pa.array([None if n % 11 == 0 else b"%d" % n for n in numbers], pa.binary())
-    return RecordColumns.of(values, key=keys, headers=headers, timestamps=np.arange(1, rows + 1, dtype=np.int64) + 1_700_000_000_000)
+    return RecordColumns.of(
+        values, key=keys, headers=headers, timestamps=np.arange(1, rows + 1, dtype=np.int64) + 1_700_000_000_000
+    )
 
 
 def batches(topic: str, table: RecordColumns, partitions: int, codec: int) -> list[OutgoingBatch]:
@@ -55,13 +63,19 @@ def batches(topic: str, table: RecordColumns, partitions: int, codec: int) -> li
     ]
 
 
-def consumed(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tuple]]:
+def consumed(bootstrap: str, topic: str, partitions: int) -> dict[int, list[Row]]:
     """By librdkafka, which checks everything again."""
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "g", "enable.partition.eof": True, "check.crcs": True, "log_level": 0}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "g",
+            "enable.partition.eof": True,
+            "check.crcs": True,
+            "log_level": 0,
+        }
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in range(partitions)])
-    found: dict[int, list[tuple]] = {p: [] for p in range(partitions)}
+    found: dict[int, list[Row]] = {p: [] for p in range(partitions)}
     ended: set[int] = set()
     while len(ended) < partitions:
         for message in consumer.consume(1000, 0.2):
@@ -69,17 +83,19 @@ def consumed(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tupl
                 assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
                 ended.add(message.partition())
             else:
-                found[message.partition()].append((message.key(), message.value(), message.headers(), message.timestamp()[1]))
+                found[message.partition()].append(
+                    (message.key(), message.value(), message.headers(), message.timestamp()[1])
+                )
     consumer.close()
     return found
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_columns_arrive_as_clients_read_them(broker, codec):
+def test_columns_arrive_as_clients_read_them(broker: Broker, codec: Codec) -> None:
     topic = f"columns-{codec.name.lower()}"
     table = columns(0, ROWS)
 
-    async def play():
+    async def play() -> dict[tuple[str, int], Written]:
         async with Admin(broker.bootstrap) as admin:
             await admin.create_topic(topic, 3, 1)
         async with Cluster(broker.bootstrap) as cluster, ProducerCore(cluster) as producer:
@@ -105,34 +121,40 @@ def test_columns_arrive_as_clients_read_them(broker, codec):
 
 
 @pytest.mark.parametrize("broker", ["headrace", pytest.param("apache", marks=pytest.mark.soak)], indirect=True)
-def test_a_broker_that_is_killed_meanwhile_gets_each_record_once(broker):
+def test_a_broker_that_is_killed_meanwhile_gets_each_record_once(broker: Broker) -> None:
     """Its process is killed and started again while batches are under way."""
     topic = "killed"
 
-    def strike():
-        time.sleep(0.3)
+    under_way = threading.Event()
+
+    def strike() -> None:
+        assert under_way.wait(60)
         broker.kill9() if isinstance(broker, ApacheKafka) else broker.kill()
         broker.start()
 
-    async def play():
+    async def play() -> Any:
         async with Admin(broker.bootstrap) as admin:
             await admin.create_topic(topic, 2, 1)
         async with Cluster(broker.bootstrap, retry_timeout_s=200) as cluster, ProducerCore(cluster) as producer:
             await producer.partition_count(topic)
             struck = asyncio.create_task(asyncio.to_thread(strike))
             sent = 0
-            while not struck.done() or sent < 20:
+            while not struck.done():
                 # Enough to be under way all the time, and not so much that building them is the work.
                 if sent < 300:
                     await producer.send(batches(topic, columns(sent * 100, 100), 2, Codec.NONE))
                     sent += 1
+                    if sent == 20:
+                        under_way.set()
                 await asyncio.sleep(0.01)
             await struck
             await producer.flush()
             return sent
 
     sent = asyncio.run(asyncio.wait_for(play(), 250))
-    values = [row[1] for records in consumed(broker.bootstrap, topic, 2).values() for row in records if row[1] is not None]
+    values = [
+        row[1] for records in consumed(broker.bootstrap, topic, 2).values() for row in records if row[1] is not None
+    ]
     numbers = sorted(map(int, values))
     expected = [n for n in range(sent * 100) if n % 11]
     assert numbers == expected

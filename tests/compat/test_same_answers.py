@@ -10,19 +10,11 @@ import pytest
 
 from tests.compat.answers import APACHE_SETTLE_S, OWN, STRICT, ask_all, read, unfold
 from tests.compat.cases import Case, load
+from tests.compat.decided import DECIDED
 from tests.compat.process import HeadraceProcess
 from tests.reference.apache import ApacheKafka
 
 CASES = load()
-# Where Headrace answers otherwise on purpose: case -> the reason (docs/decisions/0003-differences-from-kafka.md). Such a
-# case must differ, or it leaves this list; Headrace's own answers lie in answers/Headrace.json.
-DECIDED = {
-    "Metadata.created_on_the_way": "a topic that asking creates is there when the answer is",
-    "CreateTopics.no_time_allowed": "a topic is created in a millisecond, whatever the time allowed",
-    "Produce.partitions_named_twice": "a batch that was sent is appended or refused, never dropped in silence",
-    "Produce.repeated_batches": "a batch from further back than the last five is a duplicate, and clients take that for success",
-    "Produce.offsets_that_lie": "where records are walked, offsets must be what readers and compaction take them for",
-}
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +36,12 @@ def test_headrace_answers_as_kafka_does(case: Case, strict_headrace: HeadracePro
 @pytest.mark.reference
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
 def test_kafka_still_answers_as_recorded(case: Case, apache: ApacheKafka) -> None:
-    different = differences(case, ask_all(case, apache.port, APACHE_SETTLE_S), read(case.api)[case.name])
-    assert not different, f"{different}\npython -m tests.compat.answers {case.id} records it anew"
+    # Its broker follows its controller without a sign that could be waited for; a busy machine takes longer.
+    for settle_s in (APACHE_SETTLE_S, 8 * APACHE_SETTLE_S, 64 * APACHE_SETTLE_S):
+        different = differences(case, ask_all(case, apache.port, settle_s), read(case.api)[case.name])
+        if not different:
+            return
+    pytest.fail(f"{different}\npython -m tests.compat.answers {case.id} records it anew")
 
 
 def test_nothing_is_kept_that_is_no_longer_asked() -> None:
@@ -60,7 +56,9 @@ def differences(case: Case, given: dict[str, list[Any]], kept: dict[str, list[An
     shown = []
     for version, answers in unfold(given, case.versions).items():
         if not alike(recorded.get(version), answers):
-            lines = difflib.unified_diff(pretty(recorded.get(version)), pretty(answers), "recorded", "given", n=4, lineterm="")
+            lines = difflib.unified_diff(
+                pretty(recorded.get(version)), pretty(answers), "recorded", "given", n=4, lineterm=""
+            )
             shown.append(f"{case.id} v{version}\n" + "\n".join(lines))
     return "\n".join(shown[:2]) + (f"\nand {len(shown) - 2} more versions" if len(shown) > 2 else "")
 

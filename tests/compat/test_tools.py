@@ -15,7 +15,8 @@ CONFIGS, TOOLS = "kafka.admin.ConfigCommand", "org.apache.kafka.tools"
 TOPIC = "tools-topic"
 # In this order: each finds what those before it have left.
 COMMANDS = {
-    "create a topic": (f"{TOOLS}.TopicCommand", "--create", "--topic", TOPIC, "--partitions", "3", "--config", "flush.ms=5"),
+    "create a topic": (f"{TOOLS}.TopicCommand", "--create", "--topic", TOPIC, "--partitions", "3", "--config",
+    "flush.ms=5"),
     "describe it": (f"{TOOLS}.TopicCommand", "--describe", "--topic", TOPIC),
     "add partitions": (f"{TOOLS}.TopicCommand", "--alter", "--topic", TOPIC, "--partitions", "4"),
     "change its config": (
@@ -26,7 +27,8 @@ COMMANDS = {
     "describe the group": (CONFIGS, "--describe", "--group", "g"),
     "list users": (CONFIGS, "--describe", "--entity-type", "users"),
     "offsets": (f"{TOOLS}.GetOffsetShell", "--topic", TOPIC),
-    "offsets by the latest timestamp": (f"{TOOLS}.GetOffsetShell", "--topic-partitions", f"{TOPIC}:0-2", "--time", "-3"),
+    "offsets by the latest timestamp": (f"{TOOLS}.GetOffsetShell", "--topic-partitions", f"{TOPIC}:0-2", "--time",
+    "-3"),
     "subscribe to metrics": (
         f"{TOOLS}.ClientMetricsCommand", "--alter", "--name", "m", "--metrics", "org.apache.kafka.producer.",
         "--interval", "10000", "--match", "client_id=abc.*",
@@ -36,7 +38,8 @@ COMMANDS = {
     "log directories": (f"{TOOLS}.LogDirsCommand", "--describe", "--topic-list", TOPIC),
     "elect leaders": (f"{TOOLS}.LeaderElectionCommand", "--election-type", "preferred", "--all-topic-partitions"),
     "reassignments": (f"{TOOLS}.reassign.ReassignPartitionsCommand", "--list"),
-    "give access": (f"{TOOLS}.AclCommand", "--add", "--allow-principal", "User:a", "--operation", "Read", "--topic", TOPIC),
+    "give access": (f"{TOOLS}.AclCommand", "--add", "--allow-principal", "User:a", "--operation", "Read", "--topic",
+    TOPIC),
     "producers": (f"{TOOLS}.TransactionsCommand", "describe-producers", "--topic", TOPIC, "--partition", "0"),
     "delete the topic": (f"{TOOLS}.TopicCommand", "--delete", "--topic", TOPIC),
 }  # fmt: skip

@@ -17,7 +17,9 @@ QUICK = {
 
 
 @pytest.fixture(scope="module", params=["headrace", pytest.param("apache", marks=pytest.mark.reference)])
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBroker | ApacheKafka]:
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TestBroker | ApacheKafka]:
     if request.param == "headrace":
         with TestBroker(settings=QUICK) as running:
             yield running

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headrace.client.admin import Admin
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.groups import Groups, TopicPartition
+from headrace.client.consume.consumer import ConsumedRecord, GroupConsumer
 from headrace.client.errors import ClientError, RequestFailed
-from headrace.client.group_consumer import ConsumedRecord, GroupConsumer
-from headrace.client.groups import Groups, TopicPartition
 from headrace.client.raw import produce
 from headrace.errors import Err
 from headrace.records.batch import BatchBuilder
@@ -183,7 +183,9 @@ def test_latest_begins_at_the_end_and_none_refuses(broker: TestBroker) -> None:
             await settle(consumer, shares=[1])
             await topic.fill(1)
             assert await read(consumer, 1) == [(0, 5)]
-        async with GroupConsumer(broker.bootstrap, group="nowhere", topics=[topic.name], auto_offset_reset="none") as lost:
+        async with GroupConsumer(
+            broker.bootstrap, group="nowhere", topics=[topic.name], auto_offset_reset="none"
+        ) as lost:
             with pytest.raises(RequestFailed, match="no offset is committed") as refused:
                 await read(lost, 1)
             assert refused.value.error is Err.OFFSET_OUT_OF_RANGE
@@ -252,7 +254,9 @@ def test_a_deleted_topic_takes_nothing_from_the_others(broker: TestBroker) -> No
         await doomed.fill(5)
         await topic.fill(5)
         options: dict[str, Any] = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 50, "auto_commit_ms": 300}
-        async with GroupConsumer(broker.bootstrap, group=topic.name, topics=[topic.name, doomed.name], **options) as consumer:
+        async with GroupConsumer(
+            broker.bootstrap, group=topic.name, topics=[topic.name, doomed.name], **options
+        ) as consumer:
             await read(consumer, 10)
             await topic.admin.delete_topic(doomed.name)
             await topic.fill(5)

@@ -1,4 +1,5 @@
-"""`python -m tests.damage alone 17 [18 ...] [--kinds "closed log,index"]`: run seeds, or `17-40`, and say what was found."""
+"""`python -m tests.damage alone 17 [18 ...] [--kinds "closed log,index"]`: run seeds, or `17-40`, and say what was
+found."""
 
 import argparse
 import logging

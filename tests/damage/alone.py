@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass, field
 
 from headrace.broker.server import StartupError
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
+from headrace.client.net.cluster import Cluster
 from headrace.testing.simulator.brokers import DATA, broker
 from headrace.testing.simulator.world import Node, World
 from tests.damage.damages import MAY_REFUSE, Damage, copy_of, draw_some, put_back
@@ -23,7 +23,8 @@ SETTINGS = {
 }
 TOPICS = {"plain": 2, "other": 1, "compact": 1}
 NOTED_S = 2.5
-"""Longer than checkpoints and marks take to follow. The loss of what nobody has noted yet cannot be noticed by a node that is alone."""
+"""Longer than checkpoints and marks take to follow. The loss of what nobody has noted yet cannot be noticed by a node
+that is alone."""
 SMALL = {"internal.segment.bytes": "1000", "index.interval.bytes": "100", "retention.ms": "-1"}
 
 

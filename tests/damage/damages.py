@@ -25,13 +25,19 @@ NODE_FILES = {
     "log-start-offset-checkpoint": "log starts",
     "cleaner-offset-checkpoint": "cleaner offsets",
 }
-PARTITION_FILES = {"leader-epoch-checkpoint": "epochs", "partition.metadata": "topic id", "quorum-state": "quorum state"}
+PARTITION_FILES = {
+    "leader-epoch-checkpoint": "epochs",
+    "partition.metadata": "topic id",
+    "quorum-state": "quorum state",
+}
 SUFFIXES = {
     ".log": "log", ".index": "index", ".timeindex": "time index", ".txnindex": "transaction index",
     ".snapshot": "producers", ".checkpoint": "snapshot",
 }  # fmt: skip
 
-MAY_REFUSE = frozenset({"meta.properties", "bootstrap", "metadata log", "metadata snapshot", "metadata quorum state", "metadata folder"})
+MAY_REFUSE = frozenset(
+    {"meta.properties", "bootstrap", "metadata log", "metadata snapshot", "metadata quorum state", "metadata folder"}
+)
 """A node may refuse to start for these: they say who it is and what it has promised. Never for a partition's files."""
 
 
@@ -125,7 +131,8 @@ def kind_of(path: str, files: Copy) -> Target:
     return Target(kind, path, partition)
 
 
-# --- operations ---------------------------------------------------------------------------------------------------------
+# --- operations
+# ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -148,7 +155,8 @@ class Scene:
         put(self.disk, f"{self.root}/{target.path}", data)
 
     def others(self, target: Target) -> list[Target]:
-        """Files of the same kind, but for active segments: nothing tells whose they are, and their records do not say."""
+        """Files of the same kind, but for active segments: nothing tells whose they are, and their records do not
+        say."""
         if target.kind == "active log":
             return []
         return [other for other in self.targets if other.kind == target.kind and other.path != target.path]
@@ -202,7 +210,9 @@ def cut(scene: Scene, target: Target) -> Damage | None:
 
 def extend(scene: Scene, target: Target) -> Damage | None:
     data = scene.read(target)
-    more = scene.dice.choice((bytes(scene.dice.randrange(1, 100)), scene.dice.randbytes(scene.dice.randrange(1, 100)), data[:200]))
+    more = scene.dice.choice(
+        (bytes(scene.dice.randrange(1, 100)), scene.dice.randbytes(scene.dice.randrange(1, 100)), data[:200])
+    )
     scene.write(target, data + more)
     return Damage("extend", target, f"{len(data)} by {len(more)} bytes")
 
@@ -287,7 +297,9 @@ def leftover(scene: Scene, target: Target) -> Damage | None:
     """A file that interrupted work could have left, whole or not: of a segment, or of a checkpoint."""
     data = scene.read(target)
     what = scene.dice.choice(("a copy", "half", "nothing", "garbage"))
-    content = {"a copy": data, "half": data[: len(data) // 2], "nothing": b"", "garbage": scene.dice.randbytes(100)}[what]
+    content = {"a copy": data, "half": data[: len(data) // 2], "nothing": b"", "garbage": scene.dice.randbytes(100)}[
+        what
+    ]
     suffix = scene.dice.choice(LEFTOVERS)
     made = Target("leftover", target.path + suffix, target.partition)
     if scene.disk.exists(f"{scene.root}/{made.path}"):
@@ -296,11 +308,13 @@ def leftover(scene: Scene, target: Target) -> Damage | None:
     return Damage("leave", made, what)
 
 
-# --- drawing ------------------------------------------------------------------------------------------------------------
+# --- drawing
+# ------------------------------------------------------------------------------------------------------------
 
 
 def draw_some(disk: Disk, root: str, dice: Random, older: Copy, kinds: frozenset[str] | None = None) -> list[Damage]:
-    """One damage, or some. Nothing else is done to folders that were exchanged: only one file may tell whose they are."""
+    """One damage, or some. Nothing else is done to folders that were exchanged: only one file may tell whose they
+    are."""
     done: list[Damage] = []
     for _ in range(dice.choice((1, 1, 1, 2, 3))):
         done.append(draw(disk, root, dice, older, kinds))

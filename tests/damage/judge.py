@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.client import raw
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.groups import Groups
 from headrace.client.errors import ClientError, RequestFailed
-from headrace.client.groups import Groups
+from headrace.client.net.cluster import Cluster
 from headrace.errors import Err
-from headrace.protocol.scrub_tag import ScrubQuestion
+from headrace.protocol.private_fields.scrub import ScrubQuestion
 from headrace.records.builder import build_batch
 from headrace.records.layout import iter_headers
 from headrace.records.reader import Record, read_records
@@ -72,7 +72,8 @@ class Verdict:
 
     @property
     def is_whole(self) -> bool:
-        return {fate for fates in (*self.fates.values(), self.groups) for fate in fates.values()} <= {RIGHT}
+        found = {fate for fates in self.fates.values() for fate in fates.values()}
+        return found | set(self.groups.values()) <= {RIGHT}
 
     def findings(self, harmed: set[Partition], *, strict: bool = False) -> list[str]:
         """Whatever must not be. Partitions in `harmed` may answer errors, unless `strict`: nothing else may."""
@@ -104,7 +105,11 @@ class Writer:
         for _ in range(count):
             ledger.sent += 1
             key = b"k%d" % (ledger.sent % keys)
-            rows.append(Record(0, 1_700_000_000_000 + ledger.sent, key, b"%d-%d-" % (self.seed, ledger.sent) + b"." * value_bytes))
+            rows.append(
+                Record(
+                    0, 1_700_000_000_000 + ledger.sent, key, b"%d-%d-" % (self.seed, ledger.sent) + b"." * value_bytes
+                )
+            )
         produced = await raw.produce(cluster, *partition, build_batch(rows))
         known = ledger.records.setdefault(partition, {})
         for at, row in enumerate(rows):
@@ -183,11 +188,7 @@ async def _fates(bootstrap: str, ledger: Ledger, partition: Partition, patience_
                 position = following
                 continue
             served, end, trouble = _decode(fetched.records, position)
-            for offset, value in served.items():
-                if offset in due:
-                    fates[offset] = RIGHT if due[offset] == value else f"{WRONG}: {value[:40]!r} for {due[offset][:40]!r}"
-                elif offset not in all_records or all_records[offset][1] != value:
-                    fates[offset] = f"{WRONG}: {value[:40]!r}, which nobody wrote there"
+            fates |= _compared(served, due, {offset: row[1] for offset, row in all_records.items() if offset in served})
             if trouble:
                 fates[position] = f"{WRONG}: {trouble}"
                 position = max(end, position + 1)
@@ -201,9 +202,22 @@ async def _fates(bootstrap: str, ledger: Ledger, partition: Partition, patience_
             else:
                 for offset in due:
                     if offset >= position:
-                        fates.setdefault(offset, f"{MISSING}: nothing comes at {position}, high watermark {fetched.high_watermark}")
+                        fates.setdefault(
+                            offset, f"{MISSING}: nothing comes at {position}, high watermark {fetched.high_watermark}"
+                        )
                 break
     return {offset: fates.get(offset, f"{MISSING}: never seen") for offset in due} | fates
+
+
+def _compared(served: dict[int, bytes], due: dict[int, bytes], written: dict[int, bytes]) -> dict[int, str]:
+    """The fates of what was served: what is due must be right, and nothing may be there that nobody wrote."""
+    fates = {}
+    for offset, value in served.items():
+        if offset in due:
+            fates[offset] = RIGHT if due[offset] == value else f"{WRONG}: {value[:40]!r} for {due[offset][:40]!r}"
+        elif written.get(offset) != value:
+            fates[offset] = f"{WRONG}: {value[:40]!r}, which nobody wrote there"
+    return fates
 
 
 def _may_pass(error: ClientError) -> bool:

@@ -1,4 +1,5 @@
-"""Whatever happens to a broker's files: no wrong or missing record without an error, no crash loop, no other topic harmed.
+"""Whatever happens to a broker's files: no wrong or missing record without an error, no crash loop, no other topic
+harmed.
 
 A failing seed is repeated by `python -m tests.damage alone 17` (or trio, real-alone, real-trio).
 """

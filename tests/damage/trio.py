@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
-from headrace.client.cluster import Cluster
 from headrace.client.errors import ClientError
+from headrace.client.net.cluster import Cluster
 from headrace.errors import KafkaError
 from headrace.quorum.folder import Layout, format_folders
 from headrace.records.layout import iter_headers
@@ -61,7 +61,9 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
             format_folders(node.disk, layout, uuid=partial(new_uuid, dice), now_ms=0, cluster_id=cluster_id, voters=[])
             await node.start()
         await fill(writer, 1)
-        trouble = await _whole_again(cluster) or await scrub(cluster.bootstrap, [1, 2, 3]) or await _whole_again(cluster)
+        trouble = (
+            await _whole_again(cluster) or await scrub(cluster.bootstrap, [1, 2, 3]) or await _whole_again(cluster)
+        )
         if trouble:
             result.findings.append(trouble)
             return result

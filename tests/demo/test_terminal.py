@@ -12,6 +12,7 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,9 @@ class Terminal:
         start = len(self.written)
         deadline = time.monotonic() + LIMIT_S
         while not re.search(pattern, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.written[start:])):
-            assert time.monotonic() < deadline and self.process.poll() is None, f"no {pattern!r} in {self.written[-3000:]!r}"
+            assert time.monotonic() < deadline and self.process.poll() is None, (
+                f"no {pattern!r} in {self.written[-3000:]!r}"
+            )
             self.read()
 
     def press(self, keys: bytes) -> None:
@@ -67,7 +70,9 @@ class Terminal:
         return self.process.wait(1)
 
     def is_restored(self) -> bool:
-        return termios.tcgetattr(self._slave) == self.settings and self.written.rstrip().count("\x1b[?1049h") == self.written.count("\x1b[?1049l")
+        return termios.tcgetattr(self._slave) == self.settings and self.written.rstrip().count(
+            "\x1b[?1049h"
+        ) == self.written.count("\x1b[?1049l")
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -84,9 +89,10 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     found.close()
 
 
-def test_keys_do_what_the_screen_says_and_q_ends_it(terminal, tmp_path):
+def test_keys_do_what_the_screen_says_and_q_ends_it(terminal: Any, tmp_path: Path) -> None:
     terminal.wait_for(r"[1-9]\d* events/s")
-    # One joins by itself after a while, here perhaps before the key is pressed: the fourth is there by a key in any case.
+    # One joins by itself after a while, here perhaps before the key is pressed: the fourth is there by a key in any
+    # case.
     terminal.press(b"ww")
     terminal.wait_for("order-queue-4 joins")
     terminal.press(b"l")
@@ -99,7 +105,7 @@ def test_keys_do_what_the_screen_says_and_q_ends_it(terminal, tmp_path):
     assert terminal.is_restored() and not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_in_the_terminal_ends_it(terminal, tmp_path):
+def test_ctrl_c_in_the_terminal_ends_it(terminal: Any, tmp_path: Path) -> None:
     terminal.wait_for(r"[1-9]\d* events/s")
     terminal.press(b"\x03")
     assert terminal.end() == 0 and "Traceback" not in terminal.written

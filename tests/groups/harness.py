@@ -16,10 +16,10 @@ from typing import Any
 import confluent_kafka as confluent
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.broker.coordinator_runtime import partition_for
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
-from headrace.client.groups import Groups, Lag
+from headrace.broker.coordinators.coordinator import partition_for
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.groups import Groups, Lag
+from headrace.client.net.cluster import Cluster
 from headrace.client.raw import fetch
 from headrace.coordinator.records import decode_offset_commit
 from headrace.records.batch import iter_headers
@@ -42,8 +42,8 @@ QUICK = {
     "group.consumer.heartbeat.interval.ms": 300,
     "offsets.topic.num.partitions": 8,
 }
-"""Timeouts of tests rather than of production: a crash is noticed within seconds, but nobody who only waits for a core of a
-busy machine is taken for dead, which could go on for ever."""
+"""Timeouts of tests rather than of production: a crash is noticed within seconds, but nobody who only waits for a core
+of a busy machine is taken for dead, which could go on for ever."""
 FINISH_S = 120.0
 
 
@@ -94,7 +94,9 @@ class Member:
         return [(int(words[1]), int(words[2])) for words in self.lines() if words[0] == "r"]
 
     def wait_busy(self, records: int = 1) -> None:
-        wait_until(lambda: len(self.processed()) >= records or self.process.poll() is not None, f"{self.book.name} at work")
+        wait_until(
+            lambda: len(self.processed()) >= records or self.process.poll() is not None, f"{self.book.name} at work"
+        )
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -207,3 +209,25 @@ async def commits_in_log(bootstrap: str, group: str, topic: str, count: int) -> 
                         if (name, of) == (group, topic) and value is not None:
                             found.setdefault(partition, []).append(value.offset)
                 offset = header.end_offset
+
+
+RECORDS = 60
+
+
+def consume(
+    bootstrap: str, topic: str, group: str, protocol: str = "classic", count: int = RECORDS
+) -> confluent.Consumer:
+    """A consumer that has read and committed `count` records, still a member."""
+    config = {
+        "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+        "enable.auto.commit": False, "group.protocol": protocol, "log_level": 0,
+    }  # fmt: skip
+    consumer = confluent.Consumer(config)
+    consumer.subscribe([topic])
+    left = count
+    while left:
+        messages = consumer.consume(left, 30)
+        assert messages, f"{count - left} of {count} records"
+        left -= sum(message.error() is None for message in messages)
+    consumer.commit(asynchronous=False)
+    return consumer

@@ -37,7 +37,9 @@ def churn(crew: Crew) -> None:
 
 
 @pytest.fixture(scope="module")
-def crews(broker: HeadraceProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Crew, "Future[None]"]]]:
+def crews(
+    broker: HeadraceProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, tuple[Crew, "Future[None]"]]]:
     """All kinds at once: they mostly wait, and one after the other they would wait for minutes."""
     folder = tmp_path_factory.mktemp("churn")
     found = {kind: Crew(broker.bootstrap, folder, kind, f"churn-{kind}") for kind in KINDS}

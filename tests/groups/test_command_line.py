@@ -10,12 +10,11 @@ import pytest
 
 from headrace.cli.app import run
 from headrace.cli.group_reset import parse_datetime, parse_duration, parse_topics, read_file
-from headrace.client.admin import Admin
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.groups import Groups
 from headrace.client.errors import ClientError
-from headrace.client.groups import Groups
 from tests.compat.process import HeadraceProcess
-from tests.groups.harness import create_topic, quiet_producer
-from tests.groups.test_reference import consume
+from tests.groups.harness import consume, create_topic, quiet_producer
 
 RECORDS = 60
 
@@ -54,7 +53,7 @@ def shell(broker: HeadraceProcess, capsys: pytest.CaptureFixture[str]) -> Shell:
 @pytest.fixture
 def topic(broker: HeadraceProcess, request: pytest.FixtureRequest) -> str:
     """Thirty records in each of two partitions, one a minute since the start of 2026."""
-    name = request.node.name.replace("[", "-").replace("]", "")
+    name = str(request.node.name).replace("[", "-").replace("]", "")
     create_topic(broker.bootstrap, name, 2)
     with quiet_producer(broker.bootstrap) as producer:
         for number in range(RECORDS):

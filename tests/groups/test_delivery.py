@@ -1,4 +1,5 @@
-"""What groups are for, in small: a queue, publish and subscribe, and what the order of processing and committing costs."""
+"""What groups are for, in small: a queue, publish and subscribe, and what the order of processing and committing
+costs."""
 
 import asyncio
 from collections import Counter
@@ -27,9 +28,11 @@ def is_shared(crew: Crew, group: str) -> bool:
     return found.state == "Stable" and [len(member.assignment) for member in found.members] == [2, 2]
 
 
-def test_one_group_is_a_queue_and_groups_of_their_own_are_subscribers(broker: HeadraceProcess, tmp_path: Path) -> None:
+def test_one_group_is_a_queue_and_groups_of_their_own_are_subscribers(
+    either_broker: HeadraceProcess, tmp_path: Path
+) -> None:
     """The same topic at the same time: workers share its records, each subscriber gets all of them."""
-    crew = Crew(broker.bootstrap, tmp_path, "confluent-eager", "both", partitions=4)
+    crew = Crew(either_broker.bootstrap, tmp_path, "confluent-eager", "both", partitions=4)
     try:
         workers = [crew.join(group="workers"), crew.join(group="workers")]
         for worker in workers:
@@ -67,9 +70,11 @@ def test_committing_before_processing_loses_records_in_a_crash(broker: HeadraceP
         crew.close()
 
 
-def test_processing_before_committing_repeats_records_after_a_crash(broker: HeadraceProcess, tmp_path: Path) -> None:
+def test_processing_before_committing_repeats_records_after_a_crash(
+    either_broker: HeadraceProcess, tmp_path: Path
+) -> None:
     """At least once: what was processed and not committed comes again."""
-    crew = fill(Crew(broker.bootstrap, tmp_path, "confluent-eager", "at-least-once", partitions=1))
+    crew = fill(Crew(either_broker.bootstrap, tmp_path, "confluent-eager", "at-least-once", partitions=1))
     try:
         crew.join(order="process-first", crash_after=3).process.wait(60)
         crew.join(order="process-first")

@@ -23,7 +23,9 @@ def test_a_live_group_changes_its_protocol_and_back(broker: HeadraceProcess, tmp
         assert asyncio.run(describe(crew.bootstrap, crew.group)).type == "classic"
 
         new = [crew.join(protocol="consumer")]
-        wait_until(lambda: members_of(crew, "consumer", 3), "one new member made it a consumer group, all of it assigned")
+        wait_until(
+            lambda: members_of(crew, "consumer", 3), "one new member made it a consumer group, all of it assigned"
+        )
         new[0].wait_busy()
         for member in old:
             before = len(member.processed())

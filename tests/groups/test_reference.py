@@ -5,18 +5,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import confluent_kafka as confluent
 import pytest
 
 from tests.compat.process import HeadraceProcess
 from tests.compat.raw import Connection
-from tests.groups.harness import QUICK, committed, create_topic, describe, lag, quiet_producer
+from tests.groups.harness import QUICK, RECORDS, committed, consume, create_topic, describe, lag, quiet_producer
 from tests.reference.apache import ApacheKafka, Unavailable, dump_log, run_tool
 
 pytestmark = pytest.mark.reference
 
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-RECORDS = 60
 
 
 def fill(bootstrap: str, topic: str) -> None:
@@ -24,23 +22,6 @@ def fill(bootstrap: str, topic: str) -> None:
     with quiet_producer(bootstrap) as producer:
         for number in range(RECORDS):
             producer.produce(topic, b"%d" % number, partition=number % 2)
-
-
-def consume(bootstrap: str, topic: str, group: str, protocol: str = "classic", count: int = RECORDS) -> confluent.Consumer:
-    """A consumer that has read and committed `count` records, still a member."""
-    config = {
-        "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
-        "enable.auto.commit": False, "group.protocol": protocol, "log_level": 0,
-    }  # fmt: skip
-    consumer = confluent.Consumer(config)
-    consumer.subscribe([topic])
-    left = count
-    while left:
-        messages = consumer.consume(left, 30)
-        assert messages, f"{count - left} of {count} records"
-        left -= sum(message.error() is None for message in messages)
-    consumer.commit(asynchronous=False)
-    return consumer
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,7 +57,12 @@ def test_kafkas_group_tool_describes_resets_and_deletes(broker: HeadraceProcess,
 
 def test_kafkas_config_tool_gives_a_group_intervals_of_its_own(broker: HeadraceProcess) -> None:
     create_topic(broker.bootstrap, "paced", 1)
-    joining = {"member_id": "m", "rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["paced"], "topic_partitions": []}
+    joining = {
+        "member_id": "m",
+        "rebalance_timeout_ms": 60_000,
+        "subscribed_topic_names": ["paced"],
+        "topic_partitions": [],
+    }
 
     def interval_ms(connection: Connection, group: str) -> int:
         answer = connection.ask("ConsumerGroupHeartbeat", 1, {"group_id": group, "member_epoch": 0, **joining})
@@ -87,7 +73,16 @@ def test_kafkas_config_tool_gives_a_group_intervals_of_its_own(broker: HeadraceP
         assert connection.ask("FindCoordinator", 3, {"key": "paced"}).error_code == 0
         before = interval_ms(connection, "paced")
         change = ("--alter", "--add-config", f"consumer.heartbeat.interval.ms={before + 111}")
-        run_tool("kafka.admin.ConfigCommand", "--bootstrap-server", broker.bootstrap, "--entity-type", "groups", "--entity-name", "paced", *change)
+        run_tool(
+            "kafka.admin.ConfigCommand",
+            "--bootstrap-server",
+            broker.bootstrap,
+            "--entity-type",
+            "groups",
+            "--entity-name",
+            "paced",
+            *change,
+        )
         assert (interval_ms(connection, "paced"), interval_ms(connection, "other")) == (before + 111, before)
 
 

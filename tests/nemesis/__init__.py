@@ -1,1 +1,2 @@
-"""A cluster of real processes on disks and links of its own, struck by many faults at once, and a verdict on its history."""
+"""A cluster of real processes on disks and links of its own, struck by many faults at once, and a verdict on its
+history."""

@@ -1,4 +1,5 @@
-"""One run of the nemesis, by hand or by a test: `python -m tests.nemesis --seed 7 --seconds 60 --folder /tmp/nemesis-7`.
+"""One run of the nemesis, by hand or by a test: `python -m tests.nemesis --seed 7 --seconds 60 --folder
+/tmp/nemesis-7`.
 
 It starts itself again in a cage. The folder keeps the nodes' logs, the history (`verdict.json`) and what was printed.
 """
@@ -25,7 +26,9 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=2.0, help="a new fault every so many seconds, on average")
     parser.add_argument("--java", action="store_true", help="with Apache Kafka's Java clients too")
     parser.add_argument("--one-by-one", action="store_true", help="each kind of fault by itself, to measure pauses")
-    parser.add_argument("--rolling", type=int, default=0, help="so many rolling restarts instead of faults, clients at their defaults")
+    parser.add_argument(
+        "--rolling", type=int, default=0, help="so many rolling restarts instead of faults, clients at their defaults"
+    )
     parser.add_argument("--descriptors", type=int, help="files that each node may open")
     parser.add_argument("--caged", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -56,7 +59,10 @@ def main() -> int:
         print(f"FOUND {line}")
     for line in verdict.reports():
         print(f"REPORTED {line}")
-    print(f"acknowledged {verdict.acknowledged}, recovered in {verdict.recovery_s:.1f} s, given up {({n: len(f) for n, f in verdict.failed.items()})}")
+    print(
+        f"acknowledged {verdict.acknowledged}, recovered in {verdict.recovery_s:.1f} s, given up"
+        f" { ({n: len(f) for n, f in verdict.failed.items()}) }"
+    )
     print(f"pauses {verdict.pauses_s}")
     print(f"latency {verdict.latency_ms}")
     sys.stdout.flush()

@@ -1,4 +1,5 @@
-"""A program in namespaces of its own (processes, network, mounts): whatever it makes is gone when it ends, however it ends.
+"""A program in namespaces of its own (processes, network, mounts): whatever it makes is gone when it ends, however it
+ends.
 
 The kernel cleans up: with the first process of the cage every other one dies, with them their mounts, loop devices and
 links. So two runs on one machine never meet, and a test that is killed leaves nothing behind.
@@ -16,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 NAMESPACES = (
     "setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
 )  # fmt: skip
-"""Whoever runs it takes it along when killed; it takes the first process inside along, and the kernel all the others."""
+"""Whoever runs it takes it along when killed; it takes the first process inside along, and the kernel all the
+others."""
 PROBE = """
 mount -t tmpfs tmpfs /run && mkdir /run/netns && ip link set lo up && ip netns add probe
 ip link add hr-probe type veth peer name eth0 netns probe
@@ -33,18 +35,28 @@ def missing() -> str | None:
         if shutil.which(tool) is None:
             return f"there is no {tool} command"
     try:
-        done = subprocess.run([*NAMESPACES, "sh", "-e", "-c", PROBE], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [*NAMESPACES, "sh", "-e", "-c", PROBE], capture_output=True, text=True, timeout=60, check=False
+        )
     except subprocess.TimeoutExpired:
         return "namespaces and mounts do not work here"
     return None if done.returncode == 0 else f"no namespaces or mounts here: {done.stderr.strip()}"
 
 
-def run(module: str, words: Sequence[str], output: Path, limit_s: float, environment: Mapping[str, str] | None = None) -> int:
-    """Run `python -m module words` in a cage; what it says goes to `output`. Returns its exit code, -9 past the limit."""
+def run(
+    module: str, words: Sequence[str], output: Path, limit_s: float, environment: Mapping[str, str] | None = None
+) -> int:
+    """Run `python -m module words` in a cage; what it says goes to `output`. Returns its exit code, -9 past the
+    limit."""
     command = [*NAMESPACES, sys.executable, "-m", module, *words]
     with output.open("wb") as file:
         caged = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env={**os.environ, **(environment or {})}
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env={**os.environ, **(environment or {})},
         )
         try:
             return caged.wait(limit_s)
@@ -58,5 +70,9 @@ def run(module: str, words: Sequence[str], output: Path, limit_s: float, environ
 def furnish() -> None:
     """Inside the cage, first of all: loopback, and a place for the names of network namespaces that is ours alone."""
     assert os.getpid() < 10, "not in a cage: this would change the machine"
-    for command in (("mount", "-t", "tmpfs", "tmpfs", "/run"), ("mkdir", "/run/netns"), ("ip", "link", "set", "lo", "up")):
+    for command in (
+        ("mount", "-t", "tmpfs", "tmpfs", "/run"),
+        ("mkdir", "/run/netns"),
+        ("ip", "link", "set", "lo", "up"),
+    ):
         subprocess.run(command, check=True, capture_output=True)

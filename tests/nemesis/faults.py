@@ -1,4 +1,5 @@
-"""The table of faults: what each takes hold of, how it begins and how it is healed; and plans drawn from it by a seed."""
+"""The table of faults: what each takes hold of, how it begins and how it is healed; and plans drawn from it by a
+seed."""
 
 import random
 import threading
@@ -7,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from headrace.client.admin.operations import Operations
 from headrace.client.errors import ClientError
-from headrace.client.operations import Operations
 from headrace.testing.cluster import ClusterFailed
 from tests.nemesis.world import World
 
 CLOCK_JUMP_S = 59 * 60
-"""One minute more, and brokers refuse what clients with right clocks send (message.timestamp.after.max.ms: one hour)."""
+"""One minute more, and brokers refuse what clients with right clocks send (message.timestamp.after.max.ms: one
+hour)."""
 
 Heal = Callable[[], None]
 
@@ -39,7 +41,8 @@ class Event:
 
 
 class Fault(NamedTuple):
-    """`claims`: what no other fault may hold at the same time. `begin` returns how it is healed, and a word on what it did."""
+    """`claims`: what no other fault may hold at the same time. `begin` returns how it is healed, and a word on what it
+    did."""
 
     begin: Callable[[World, int, random.Random], tuple[Heal, str]]
     claims: tuple[str, ...]
@@ -200,23 +203,30 @@ def plan(seed: int, seconds: float, kinds: tuple[str, ...] = tuple(FAULTS), ever
     while at_s < seconds:
         (kind,) = dice.choices(kinds, weights)
         lasts_s = dice.choice([0.2, 0.6, 1.0]) * dice.uniform(0.2, 1.0) * FAULTS[kind].longest_s
-        found.append(Strike(at_s, kind, min(lasts_s, max(0.5, seconds - at_s)), dice.choice(TARGETS), dice.randrange(1 << 30)))
+        found.append(
+            Strike(at_s, kind, min(lasts_s, max(0.5, seconds - at_s)), dice.choice(TARGETS), dice.randrange(1 << 30))
+        )
         at_s += dice.random() * 2 * every_s
     return found
 
 
-def one_by_one(seed: int, kinds: tuple[str, ...] = tuple(FAULTS), lasts_s: float = 10.0, rest_s: float = 8.0) -> list[Strike]:
+def one_by_one(
+    seed: int, kinds: tuple[str, ...] = tuple(FAULTS), lasts_s: float = 10.0, rest_s: float = 8.0
+) -> list[Strike]:
     """Each kind by itself against a leader, long enough to be noticed: how long writes pause for each."""
     dice = random.Random(seed)
     return [
-        Strike(2.0 + n * (lasts_s + rest_s), kind, min(lasts_s, FAULTS[kind].longest_s), "leader", dice.randrange(1 << 30))
+        Strike(
+            2.0 + n * (lasts_s + rest_s), kind, min(lasts_s, FAULTS[kind].longest_s), "leader", dice.randrange(1 << 30)
+        )
         for n, kind in enumerate(kinds)
     ]
 
 
 @dataclass
 class Nemesis:
-    """Carries a plan out. A fault whose claims are held, or whose target is not there, is left out, and that is said."""
+    """Carries a plan out. A fault whose claims are held, or whose target is not there, is left out, and that is
+    said."""
 
     world: World
     topic: str
@@ -236,8 +246,8 @@ class Nemesis:
                     self._heal(*entry[1:])
                 if waiting and waiting[0].at_s <= now_s:
                     strike = waiting.pop(0)
-                    if entry := self._begin(strike):
-                        heal, event, claims = entry
+                    if begun := self._begin(strike):
+                        heal, event, claims = begun
                         healing.append((time.monotonic() - began + strike.lasts_s, heal, event, claims))
                 time.sleep(0.02)
             time.sleep(max(0.0, until_s - (time.monotonic() - began)))
@@ -253,7 +263,11 @@ class Nemesis:
         claims = {claim if claim in ("network", "moves", "all") else f"{claim} {node}" for claim in fault.claims}
         # A blackout needs every process and disk for itself; links, clocks and moves may go on.
         bodies = {held for held in self._held if held.startswith(("process", "disk", "all"))}
-        if claims & set(self._held) or ("all" in self._held and any(c.startswith(("process", "disk")) for c in claims)) or ("all" in claims and bodies):
+        if (
+            claims & set(self._held)
+            or ("all" in self._held and any(c.startswith(("process", "disk")) for c in claims))
+            or ("all" in claims and bodies)
+        ):
             return None
         event = Event(strike.kind, "", time.monotonic())
         heal, event.what = fault.begin(self.world, node, dice)

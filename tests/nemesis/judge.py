@@ -1,4 +1,5 @@
-"""The verdict: what was acknowledged against what is there, what readers saw, what groups committed, and replicas by bytes."""
+"""The verdict: what was acknowledged against what is there, what readers saw, what groups committed, and replicas by
+bytes."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -6,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
+from headrace.client.net.cluster import Cluster
 from headrace.client.raw import fetch
 from headrace.records.batch import check_stored
 from headrace.records.layout import iter_headers
@@ -92,7 +93,9 @@ async def _read(cluster: Cluster, topic: str, index: int, end: int) -> dict[int,
             for record in read_records(data, position, header):
                 if record.offset >= offset and not header.is_control:
                     sequence = header.base_sequence + record.offset - header.base_offset
-                    found[record.offset] = Entry(bytes(record.value or b""), header.producer_id, header.producer_epoch, sequence)
+                    found[record.offset] = Entry(
+                        bytes(record.value or b""), header.producer_id, header.producer_epoch, sequence
+                    )
             offset = header.end_offset
         assert offset > before, f"{topic}-{index}: nothing at offset {offset} although the log ends at {end}"
     return found
@@ -125,9 +128,11 @@ def judge_writers(verdict: Verdict, log: Log, writers: Sequence[Writer]) -> None
         if book.failed:
             verdict.failed[writer.name] = [f"{number}: {why}" for number, why in book.failed]
         for (topic, partition, offset), number in book.acked.items():
-            entry = log[topic, partition].get(offset)
-            if entry is None or entry.value != f"{writer.name}-{number}".encode():
-                verdict.lost.append(f"{writer.name}-{number} was acknowledged at {topic}-{partition} {offset}, there is {entry}")
+            found = log[topic, partition].get(offset)
+            if found is None or found.value != f"{writer.name}-{number}".encode():
+                verdict.lost.append(
+                    f"{writer.name}-{number} was acknowledged at {topic}-{partition} {offset}, there is {found}"
+                )
         for place, number in book.implied:
             if not where[f"{writer.name}-{number}".encode()]:
                 verdict.lost.append(f"{writer.name}-{number} was acknowledged for {place} and is nowhere")
@@ -145,7 +150,10 @@ def _judge_doubles(verdict: Verdict, log: Log, writer: Writer, where: dict[bytes
             if len(copies) < 2:
                 continue
             entries = [log[at][offset] for at, offset in copies]
-            line = f"{writer.name}-{number} {place} at {[(o, e.producer_id, e.producer_epoch, e.sequence) for (_, o), e in zip(copies, entries)]}"
+            line = (
+                f"{writer.name}-{number} {place} at"
+                f" {[(o, e.producer_id, e.producer_epoch, e.sequence) for (_, o), e in zip(copies, entries)]}"
+            )
             if not writer.idempotent:
                 verdict.doubled_plain.append(line)
             elif len({(e.producer_id, e.producer_epoch) for e in entries}) == len(entries):
@@ -191,7 +199,10 @@ def judge_readers(verdict: Verdict, log: Log, follower: Follower, groups: dict[s
 def drained(log_ends: dict[Place, int], follower: Follower, groups: dict[str, tuple[Readings, Auditor]]) -> bool:
     """Whether readers and groups have come to the end."""
     for place, end in log_ends.items():
-        if end and ((*place, end - 1) not in follower.seen or any(end - 1 not in r.read.get(place, ()) for r, _ in groups.values())):
+        if end and (
+            (*place, end - 1) not in follower.seen
+            or any(end - 1 not in r.read.get(place, ()) for r, _ in groups.values())
+        ):
             return False
     return True
 

@@ -57,7 +57,11 @@ class Cast:
     """All clients of a run."""
 
     def __init__(self, bootstrap: str, wish: Wish) -> None:
-        confluent: dict[str, object] = {"enable.idempotence": True, "socket.timeout.ms": 5_000, "request.timeout.ms": 5_000}
+        confluent: dict[str, object] = {
+            "enable.idempotence": True,
+            "socket.timeout.ms": 5_000,
+            "request.timeout.ms": 5_000,
+        }
         aiokafka: dict[str, object] = {"request_timeout_ms": 60_000}
         java: dict[str, object] = {"request.timeout.ms": 5_000}
         if wish.rolling:
@@ -118,7 +122,11 @@ def run(wish: Wish, folder: Path) -> Verdict:
         if wish.rolling:
             roll(world, cast, nemesis.events, wish.rolling)
         else:
-            strikes = one_by_one(wish.seed, wish.kinds or tuple(FAULTS)) if wish.is_one_by_one else plan(wish.seed, wish.seconds, wish.kinds or tuple(FAULTS), wish.every_s)
+            strikes = (
+                one_by_one(wish.seed, wish.kinds or tuple(FAULTS))
+                if wish.is_one_by_one
+                else plan(wish.seed, wish.seconds, wish.kinds or tuple(FAULTS), wish.every_s)
+            )
             nemesis.run(strikes, 0.0 if wish.is_one_by_one else wish.seconds)
         until = conclude(verdict, world, cast)
         measure(verdict, cast.writers, nemesis.events, until)

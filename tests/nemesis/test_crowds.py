@@ -1,4 +1,5 @@
-"""Crowds and tricks against one broker: ten thousand silent connections, readers that do not read, records that unfold."""
+"""Crowds and tricks against one broker: ten thousand silent connections, readers that do not read, records that
+unfold."""
 
 import resource
 import socket
@@ -6,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,6 @@ from headrace.records.compression import Codec, compress
 from tests.broker.support import (
     PATIENCE_S,
     create_topic,
-    eventually,
     fetch_fields,
     produce,
     produce_fields,
@@ -22,6 +23,7 @@ from tests.broker.support import (
 )
 from tests.compat.process import HeadraceProcess
 from tests.compat.raw import Connection, Rec, batch, decode_response, encode_records, encode_request
+from tests.waiting import eventually
 
 IDLE = 10_000
 DESCRIPTORS = 3 * IDLE
@@ -131,7 +133,7 @@ def test_readers_that_do_not_read_hold_nobody_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("configs", [{"cleanup_policy": "compact"}, {"compression_type": "lz4"}])
-def test_records_that_unfold_hold_nobody_up_and_memory_stays_bounded(tmp_path: Path, configs: dict[str, str]) -> None:
+def test_records_that_unfold_hold_nobody_up_and_memory_stays_bounded(tmp_path: Path, configs: dict[str, Any]) -> None:
     """Kilobytes that become 90 MB, or 200, as soon as somebody looks into them."""
     with HeadraceProcess(tmp_path / "data") as broker:
         create_topic(broker.port, "t")
@@ -152,7 +154,11 @@ def test_records_that_unfold_hold_nobody_up_and_memory_stays_bounded(tmp_path: P
         probe.stop()
         codes = [answer.responses[0].partition_responses[0].error_code for answer in answers]
         assert codes == [Err.NONE] * 3 + [Err.INVALID_RECORD]
-        peak = int(next(line for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines() if "VmHWM" in line).split()[1])
+        peak = int(
+            next(
+                line for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines() if "VmHWM" in line
+            ).split()[1]
+        )
         assert (peak << 10) - before < 550 << 20, f"{peak >> 10} MB"
         for wire in bombs:
             wire.__exit__(None, None, None)

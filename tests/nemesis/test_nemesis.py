@@ -39,12 +39,24 @@ def unleash(folder: Path, *words: str, limit_s: float = LIMIT_S) -> str:
     output = folder / "output.txt"
     code = cage.run("tests.nemesis", [*words, "--caged", "--folder", str(folder)], output, limit_s)
     said = output.read_text(errors="replace")
-    assert code == 0, f"python -m tests.nemesis {' '.join(words)}\nended with {code}; all of it is in {folder}\n{said[-6000:]}"
+    assert code == 0, (
+        f"python -m tests.nemesis {' '.join(words)}\nended with {code}; all of it is in {folder}\n{said[-6000:]}"
+    )
     return said
 
 
 def test_power_partitions_and_pauses_at_once(tmp_path: Path) -> None:
-    said = unleash(tmp_path, "--seed", "5", "--seconds", "8", "--every", "1", "--faults", "power,blackout,isolate,bridge,pause,kill,move,clock")
+    said = unleash(
+        tmp_path,
+        "--seed",
+        "5",
+        "--seconds",
+        "8",
+        "--every",
+        "1",
+        "--faults",
+        "power,blackout,isolate,bridge,pause,kill,move,clock",
+    )
     assert said.count("healed:") >= 4, said
 
 

@@ -1,4 +1,5 @@
-"""Clients of three kinds that write numbered records, read them and commit offsets, and keep a book of all they were told.
+"""Clients of three kinds that write numbered records, read them and commit offsets, and keep a book of all they were
+told.
 
 A value is `writer-number`. Each writer sends its numbers to every partition in turn, in bursts, so that several batches
 are under way at once.
@@ -116,7 +117,9 @@ class Actor:
 class Writer(Actor):
     idempotent = True
 
-    def __init__(self, name: str, bootstrap: str, topics: dict[str, int], settings: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, name: str, bootstrap: str, topics: dict[str, int], settings: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(name)
         self.bootstrap, self.topics, self.settings = bootstrap, topics, dict(settings or {})
         self.places = [(topic, partition) for topic, count in topics.items() for partition in range(count)]
@@ -199,7 +202,9 @@ class _Java(Actor):
 
     def java(self, words: Sequence[str]) -> None:
         command = tool_command(str(JAVA), *words, jvm=JAVA_JVM, log_level="off")
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as child:
             assert child.stdin is not None and child.stdout is not None and child.stderr is not None
             told = threading.Thread(target=lambda: (self.stopping.wait(), child.stdin.close()), daemon=True)  # type: ignore[union-attr]
             told.start()
@@ -241,7 +246,8 @@ class JavaWriter(_Java, Writer):
 
 
 class Follower(Actor):
-    """Reads every partition from its beginning without a group, and notes every offset that is skipped or comes twice."""
+    """Reads every partition from its beginning without a group, and notes every offset that is skipped or comes
+    twice."""
 
     def __init__(self, bootstrap: str, topics: dict[str, int]) -> None:
         super().__init__("follower")
@@ -305,7 +311,8 @@ class ConfluentMember(Actor):
 
         consumer = confluent.Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": self.group, "enable.auto.commit": False,
-             "auto.offset.reset": "earliest", "session.timeout.ms": 10_000, "max.poll.interval.ms": 12_000, "on_commit": committed, **TALK}
+             "auto.offset.reset": "earliest", "session.timeout.ms": 10_000, "max.poll.interval.ms": 12_000,
+             "on_commit": committed, **TALK}
         )  # fmt: skip
         self.abandoned.append(consumer)
         # Positions of an assignment that is over are not this member's to commit.
@@ -323,7 +330,9 @@ class ConfluentMember(Actor):
                 done[place] = message.offset() + 1
             if done and not is_committing:
                 is_committing = True
-                consumer.commit(offsets=[confluent.TopicPartition(t, p, o) for (t, p), o in done.items()], asynchronous=True)
+                consumer.commit(
+                    offsets=[confluent.TopicPartition(t, p, o) for (t, p), o in done.items()], asynchronous=True
+                )
                 done.clear()
 
 

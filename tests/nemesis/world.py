@@ -34,7 +34,9 @@ AGAIN_S = 1.0
 class World:
     """`with World(folder) as world:`, inside a cage. Nodes are named by their numbers, 1 to 3."""
 
-    def __init__(self, folder: Path, *, settings: Mapping[str, str] | None = None, descriptors: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, settings: Mapping[str, str] | None = None, descriptors: int | None = None
+    ) -> None:
         self.folder = folder
         self.settings = {**SETTINGS, **(settings or {})}
         self.descriptors = descriptors
@@ -77,7 +79,9 @@ class World:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stack.close()
 
     @property
@@ -186,7 +190,11 @@ class World:
             return None
         shim = self.folder / "clock.so"
         source = Path(__file__).with_name("clock.c")
-        done = subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(shim), str(source), "-ldl"], capture_output=True, check=False)
+        done = subprocess.run(
+            [compiler, "-shared", "-fPIC", "-O1", "-o", str(shim), str(source), "-ldl"],
+            capture_output=True,
+            check=False,
+        )
         return shim if done.returncode == 0 else None
 
     # -- being whole again

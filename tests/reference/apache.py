@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from headrace.broker import local_cluster
+from headrace.local_cluster import layout as local_cluster
 
 VERSION = "4.3.1"
 # slf4j-simple gives the broker a voice: without a binding a failed start says nothing at all.
@@ -59,7 +59,8 @@ def java() -> str:
 
 
 def libs() -> Path:
-    """The folder with Kafka's jars; fetched once by Maven into ~/.cache/headrace unless HEADRACE_KAFKA_LIBS names one."""
+    """The folder with Kafka's jars; fetched once by Maven into ~/.cache/headrace unless HEADRACE_KAFKA_LIBS names
+    one."""
     if named := os.environ.get("HEADRACE_KAFKA_LIBS"):
         return Path(named)
     folder = Path("~/.cache/headrace").expanduser() / f"kafka-{VERSION}"
@@ -85,7 +86,9 @@ def _fetch(folder: Path) -> None:
         command = [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={work}/jars"]
         done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise Unavailable(f"mvn could not fetch Apache Kafka {VERSION}: {(done.stdout + done.stderr).strip()[-500:]}")
+            raise Unavailable(
+                f"mvn could not fetch Apache Kafka {VERSION}: {(done.stdout + done.stderr).strip()[-500:]}"
+            )
         # One rename, so that a broken download never looks like a whole one.
         if not folder.exists():
             Path(work, "jars").rename(folder)
@@ -118,7 +121,8 @@ def run_java(source: str, *args: str, timeout_s: float = 120) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports nobody listens on, and none that an outgoing connection could have when a killed node comes back."""
+    """Loopback ports nobody listens on, and none that an outgoing connection could have when a killed node comes
+    back."""
     return list(local_cluster.free_ports(count))
 
 
@@ -242,7 +246,9 @@ class ApacheKafka:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.kill9() if kind else self.stop()
 
 
@@ -265,10 +271,18 @@ class ApacheCluster:
             for what, number in (("replication.factor", 3), ("min.isr", 2))
         }
         self.nodes: dict[int, ApacheKafka] = {}
-        for node in range(1, count + 1):
-            mine = {"default.replication.factor": min(count, 3), "offsets.topic.replication.factor": min(count, 3), **internal}
-            self.nodes[node] = ApacheKafka(
-                folder / f"node-{node}", node_id=node, properties=mine | dict(properties or {}), jvm=jvm, format_args=format_args
+        for node_id in range(1, count + 1):
+            mine = {
+                "default.replication.factor": min(count, 3),
+                "offsets.topic.replication.factor": min(count, 3),
+                **internal,
+            }
+            self.nodes[node_id] = ApacheKafka(
+                folder / f"node-{node_id}",
+                node_id=node_id,
+                properties=mine | dict(properties or {}),
+                jvm=jvm,
+                format_args=format_args,
             )
         controllers = ",".join(f"127.0.0.1:{node.controller_port}" for node in self.nodes.values())
         for node in self.nodes.values():
@@ -313,13 +327,17 @@ class ApacheCluster:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         # A clean stop of the last node waits minutes for a quorum that is gone.
         self.kill9()
 
 
 @contextmanager
-def apache_kafka(properties: Mapping[str, object] | None = None, jvm: Sequence[str] = QUICK_JVM) -> Iterator[ApacheKafka]:
+def apache_kafka(
+    properties: Mapping[str, object] | None = None, jvm: Sequence[str] = QUICK_JVM
+) -> Iterator[ApacheKafka]:
     """A running node in a folder of its own that is removed afterwards."""
     with (
         tempfile.TemporaryDirectory(prefix="headrace-apache-") as folder,

@@ -24,7 +24,9 @@ PASSWORD = "store-secret"
 class Identity:
     """A key and its certificate, by default signed with its own key; `issuer` is whose key signs."""
 
-    def __init__(self, name: str, issuer: "Identity | None" = None, hosts: tuple[str, ...] = (), *, expired: bool = False) -> None:
+    def __init__(
+        self, name: str, issuer: "Identity | None" = None, hosts: tuple[str, ...] = (), *, expired: bool = False
+    ) -> None:
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.issuer = issuer
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -40,8 +42,10 @@ class Identity:
             .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
         )
         if hosts:
-            builder = builder.add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), critical=False)
-        self.certificate = builder.sign(issuer.key if issuer else self.key, hashes.SHA256())
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([_general(host) for host in hosts]), critical=False
+            )
+        self.certificate: x509.Certificate = builder.sign(issuer.key if issuer else self.key, hashes.SHA256())
 
     @property
     def pem(self) -> str:

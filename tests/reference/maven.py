@@ -1,4 +1,5 @@
-"""Jars of others, for comparison and for tests of what needs them: fetched once by Maven into a folder beside the caches."""
+"""Jars of others, for comparison and for tests of what needs them: fetched once by Maven into a folder beside the
+caches."""
 
 import shutil
 import subprocess

@@ -8,12 +8,24 @@ from pathlib import Path
 from tests.reference.apache import SMALL_INTERNAL_TOPICS, ApacheKafka, free_ports
 from tests.reference.certificates import Identity
 
-LISTENERS = {"TLS": "SSL", "MUTUAL": "SSL", "ELSEWHERE": "SSL", "LOGIN": "SASL_PLAINTEXT", "SHORT": "SASL_PLAINTEXT", "BOTH": "SASL_SSL"}
-"""MUTUAL wants a certificate of its clients, ELSEWHERE has one for another host, and logins of SHORT hold for seconds."""
+LISTENERS = {
+    "TLS": "SSL",
+    "MUTUAL": "SSL",
+    "ELSEWHERE": "SSL",
+    "LOGIN": "SASL_PLAINTEXT",
+    "SHORT": "SASL_PLAINTEXT",
+    "BOTH": "SASL_SSL",
+}
+"""MUTUAL wants a certificate of its clients, ELSEWHERE has one for another host, and logins of SHORT hold for
+seconds."""
 USER, SECRET = "alice", 'al "ice" \\ s=ecret'
 SESSION_MS = 3000
 
-_MODULES = {"PLAIN": "plain.PlainLoginModule", "SCRAM-SHA-256": "scram.ScramLoginModule", "SCRAM-SHA-512": "scram.ScramLoginModule"}
+_MODULES = {
+    "PLAIN": "plain.PlainLoginModule",
+    "SCRAM-SHA-256": "scram.ScramLoginModule",
+    "SCRAM-SHA-512": "scram.ScramLoginModule",
+}
 
 
 def jaas(mechanism: str, password: str = SECRET, user: str = USER) -> str:
@@ -32,7 +44,9 @@ class SecuredKafka(ApacheKafka):
         self.ports = dict(zip(LISTENERS, free_ports(len(LISTENERS))))
         self.ca = Identity("test CA")
         self.client = Identity("client", self.ca)
-        server, other = (Identity("broker", self.ca, hosts) for hosts in (("localhost", "127.0.0.1"), ("kafka.example",)))
+        server, other = (
+            Identity("broker", self.ca, hosts) for hosts in (("localhost", "127.0.0.1"), ("kafka.example",))
+        )
         for name, one in (("server", server), ("other", other)):
             (folder / f"{name}.pem").write_text(one.key_pem() + one.pem)
         (folder / "ca.pem").write_text(self.ca.pem)
@@ -43,7 +57,8 @@ class SecuredKafka(ApacheKafka):
                 + [f"{name}://127.0.0.1:{port}" for name, port in self.ports.items()]
             ),
             "listener.security.protocol.map": ",".join(
-                f"{name}:{protocol}" for name, protocol in {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **LISTENERS}.items()
+                f"{name}:{protocol}"
+                for name, protocol in {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **LISTENERS}.items()
             ),
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": folder / "server.pem",

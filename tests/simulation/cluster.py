@@ -6,9 +6,9 @@ from contextlib import suppress
 from itertools import product
 from random import Random
 
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
 from headrace.client.errors import ClientError
+from headrace.client.net.cluster import Cluster
 from headrace.quorum.folder import Layout, format_folders
 from headrace.quorum.snapshots import Voter
 from headrace.records.layout import iter_headers
@@ -32,7 +32,7 @@ STRIKES = (
 class SimCluster:
     """Nodes n1, n2, ... that are broker and controller each."""
 
-    log_dirs = (DATA,)
+    log_dirs: tuple[str, ...] = (DATA,)
 
     def __init__(self, world: World, size: int = 3, settings: dict[str, str] | None = None) -> None:
         self.world = world
@@ -89,7 +89,9 @@ class SimCluster:
 
     # ---- faults
 
-    async def strike(self, dice: Random, kinds: Sequence[str] = STRIKES, among: Sequence[str] = ()) -> None:
+    async def strike(  # noqa: C901 - one case for each kind
+        self, dice: Random, kinds: Sequence[str] = STRIKES, among: Sequence[str] = ()
+    ) -> None:
         """One fault of one of the nodes, or of some, and its end."""
         kind = dice.choice(kinds)
         name = dice.choice(among or self.names)
@@ -197,3 +199,30 @@ class SimCluster:
 async def create(bootstrap: str, topic: str, partitions: int, replicas: int, configs: dict[str, str]) -> None:
     async with Admin(bootstrap) as admin:
         await admin.create_topic(topic, partitions, replicas, configs)
+
+
+MOVED_S = 8.0
+"""Longer than what was moved away stays on its old disk."""
+
+
+class Apart(SimCluster):
+    """Controllers k1 to k3 on machines of their own."""
+
+    def __init__(self, world: World, size: int, settings: dict[str, str]) -> None:
+        super().__init__(world, size, settings)
+        self.controllers = ["k1", "k2", "k3"]
+        self.names = [*self.brokers, *self.controllers]
+
+    def id_of(self, name: str) -> int:
+        return int(name[1:]) + (100 if name in self.controllers else 0)
+
+    def settings_of(self, name: str) -> dict[str, str]:
+        is_controller = name in self.controllers
+        return {
+            "offsets.topic.replication.factor": "3",
+            **self.settings,
+            "process.roles": "controller" if is_controller else "broker",
+            "listeners": f"CONTROLLER://{name}:{CONTROLLER_PORT}" if is_controller else f"PLAINTEXT://{name}:9092",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.bootstrap.servers": ",".join(f"{other}:{CONTROLLER_PORT}" for other in self.controllers),
+        }

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
 
-from headrace.client.admin import Admin
+from headrace.client.admin.admin import Admin
 from headrace.testing.simulator.brokers import broker
 from headrace.testing.simulator.checkers import Anomaly, check
 from headrace.testing.simulator.loop import SimClock
@@ -19,7 +19,8 @@ BOOTSTRAP = f"{BROKER}:9092"
 
 
 def seeds_within(box_s: float, seeds: range, at_least: int) -> Iterator[int]:
-    """Seeds until the time is up. However slow or busy the machine is, so many are run that the test proves something."""
+    """Seeds until the time is up. However slow or busy the machine is, so many are run that the test proves
+    something."""
     deadline = time.monotonic() + box_s
     for done, seed in enumerate(seeds):
         if done >= at_least and time.monotonic() > deadline:
@@ -40,7 +41,9 @@ class Result:
         assert not self.anomalies, f"seed {seed}, {self.events}: {shown}"
 
 
-async def started(world: World, options: Options, topic_configs: dict[str, str], settings: dict[str, str]) -> tuple[Node, Workload]:
+async def started(
+    world: World, options: Options, topic_configs: dict[str, str], settings: dict[str, str]
+) -> tuple[Node, Workload]:
     """A running broker with the workload's topic."""
     node = world.node(BROKER)
     await node.start(broker(settings))

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.broker.peers import Peers
-from headrace.broker.quorum_network import QuorumNetwork
+from headrace.broker.cluster.peers import Peers
+from headrace.broker.cluster.quorum_network import QuorumNetwork
 from headrace.errors import KafkaError
 from headrace.metadata.image import TOPIC_CONFIG, Image
 from headrace.metadata.versions import SERVED_FEATURES
@@ -16,6 +16,7 @@ from headrace.quorum.folder import Identity, Layout, format_folders, open_folder
 from headrace.quorum.kraft import KraftOptions, KraftQuorum
 from headrace.quorum.opening import open_quorum
 from headrace.quorum.snapshots import Voter
+from headrace.raft.types import RaftOptions
 from headrace.storage.checkpoints import new_uuid
 from headrace.testing.simulator.world import Factory, Node, SimRuntime, Stop, World
 
@@ -114,7 +115,8 @@ class QuorumCluster:
     def __init__(self, world: World, voters: Iterable[int], **options: Any) -> None:
         self.world = world
         self.first = [voter(node_id) for node_id in voters]
-        self.options = KraftOptions(**options)
+        raft = {name: options.pop(name) for name in list(options) if name in RaftOptions._fields}
+        self.options = KraftOptions(RaftOptions(**raft), **options)
         self.quorums: dict[int, KraftQuorum] = {}
         self.failures: list[tuple[int, Exception]] = []
         self.leaders: dict[int, int] = {}
@@ -128,7 +130,8 @@ class QuorumCluster:
         async def start(runtime: SimRuntime) -> Stop:
             identity = self._identity(node_id, runtime)
             servers = tuple((host(v.id), PORT) for v in self.first)
-            options = self.options._replace(is_controller=is_controller, bootstrap_servers=servers, **more)
+            raft = self.options.raft._replace(is_controller=is_controller, bootstrap_servers=servers, **more)
+            options = self.options._replace(raft=raft)
             peers = Peers(f"node {node_id}")
             quorum = open_quorum(
                 runtime.disk,

@@ -1,5 +1,5 @@
-"""A seeded world for the pure core of the quorum: messages lost, doubled and reordered, nodes that crash and forget what
-they had not synced, partitions, changes of the voters. After every event Raft's safety properties are checked.
+"""A seeded world for the pure core of the quorum: messages lost, doubled and reordered, nodes that crash and forget
+what they had not synced, partitions, changes of the voters. After every event Raft's safety properties are checked.
 
 Nothing here is the driver's: this is a second, smaller executor of the same effects, on a disk made of lists.
 """
@@ -38,7 +38,7 @@ from headrace.raft.messages import (
 )
 from headrace.raft.node import RaftNode
 from headrace.raft.states import Follower
-from headrace.raft.types import Election, OffsetEpoch, RaftOptions, ReplicaKey
+from headrace.raft.types import Election, OffsetEpoch, RaftMember, RaftOptions, ReplicaKey
 from headrace.raft.voters import History, Voter, VoterSet
 
 PEACE_MS = 8000
@@ -170,12 +170,14 @@ class ModelNode:
         self.tick_at_ms = 1 << 62
 
     def start(self) -> None:
-        options = self.model.options(self.id)
+        options = self.model.options()
         self.life += 1
         self.unsaved, self.held, self.syncing, self.chunks = None, [], False, []
         self.high_watermark = 0
         self.tick_at_ms = 1 << 62
-        node = RaftNode(options, self.log, self.election, self.now_ms, self.model.random.randrange)
+        node = RaftNode(
+            self.model.member(self.id), options, self.log, self.election, self.now_ms, self.model.random.randrange
+        )
         self.node = node
         self.run(node.tick(self.now_ms))
 
@@ -219,7 +221,7 @@ class ModelNode:
         self.tick_at_ms = 1 << 62
         self.run(node.tick(self.now_ms) if node.deadline_ms <= self.now_ms else [])
 
-    def execute(self, effect: Effect, followups: list[Event]) -> None:
+    def execute(self, effect: Effect, followups: list[Event]) -> None:  # noqa: C901 - one case for each kind
         model, log = self.model, self.log
         match effect:
             case Send() | Answer():
@@ -356,10 +358,12 @@ class Model:
     def voter(node_id: int) -> Voter:
         return Voter(node_id, bytes([node_id % 256]) * 16, (("CONTROLLER", f"c{node_id}", node_id),))
 
-    def options(self, node_id: int) -> RaftOptions:
+    def member(self, node_id: int) -> RaftMember:
         own = self.voter(node_id)
-        servers = tuple((f"c{n}", n) for n in self.nodes)
-        return RaftOptions(ReplicaKey(own.id, own.directory_id), own.endpoints, bootstrap_servers=servers)
+        return RaftMember(ReplicaKey(own.id, own.directory_id), own.endpoints)
+
+    def options(self) -> RaftOptions:
+        return RaftOptions(bootstrap_servers=tuple((f"c{n}", n) for n in self.nodes))
 
     def disk_ms(self) -> int:
         return self.random.choice(self.disk_ms_choices)

@@ -1,4 +1,5 @@
-"""The mark of a clean stop spares the next start its checks, so it must never stand for logs that nobody has checked."""
+"""The mark of a clean stop spares the next start its checks, so it must never stand for logs that nobody has
+checked."""
 
 import asyncio
 import errno
@@ -6,8 +7,8 @@ import errno
 import pytest
 
 from headrace.client import raw
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
+from headrace.client.net.cluster import Cluster
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record
 from headrace.storage.manager import LogDirError

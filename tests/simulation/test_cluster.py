@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.broker.partition import Partition
+from headrace.broker.replicas.partition import Partition
 from headrace.replication.partition import LeaderState
 from headrace.testing.simulator.loop import SimClock
 from headrace.testing.simulator.workload import Options, Workload
@@ -26,7 +26,13 @@ async def _scenario(world: World, kinds: Sequence[str], strikes: tuple[int, int]
     cluster = SimCluster(world)
     await cluster.start()
     options = Options(partitions=dice.randint(1, 3), pause_s_max=0.05)
-    await create(cluster.bootstrap, options.topic, options.partitions, 3, {"internal.segment.bytes": dice.choice(["4000", "40000"])})
+    await create(
+        cluster.bootstrap,
+        options.topic,
+        options.partitions,
+        3,
+        {"internal.segment.bytes": dice.choice(["4000", "40000"])},
+    )
     workload = Workload(cluster.bootstrap, world.dice("workload"), SimClock(world.loop), options)
     async with clients(workload, 3):
         await asyncio.sleep(0.5)

@@ -7,21 +7,22 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.coordinators.lag import Lag, LagWatch
+from headrace.broker.coordinators.leader_offsets import LeaderOffsets
 from headrace.broker.handlers import offsets as offsets_handler
-from headrace.broker.lag import Lag, LagWatch
-from headrace.broker.metrics import Collector
 from headrace.broker.server import Broker
-from headrace.client.admin import Admin
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.groups import Groups
+from headrace.client.admin.operations import Operations
 from headrace.client.errors import ClientError
-from headrace.client.groups import Groups
-from headrace.client.operations import Operations
 from headrace.client.raw import produce
 from headrace.config import BrokerConfig
 from headrace.protocol.api import ApiKey
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record
+from headrace.testing.simulator.brokers import DATA
 from headrace.testing.simulator.world import Factory, SimRuntime, Stop, World
-from tests.simulation.cluster import DATA, SimCluster, create
+from tests.simulation.cluster import SimCluster, create
 
 PARTITIONS = 6
 RECORDS = 10
@@ -78,7 +79,11 @@ class OpenCluster(SimCluster):
 
     def led_by(self, name: str) -> set[int]:
         """Partitions."""
-        return {index for index, replica in self.open[name].replicas.by_name.get("t", {}).items() if replica.leader is not None}
+        return {
+            index
+            for index, replica in self.open[name].replicas.by_name.get("t", {}).items()
+            if replica.leader is not None
+        }
 
 
 def in_cluster(size: int, replicas: int, scenario: Callable[[World, OpenCluster], Coroutine[Any, Any, None]]) -> None:
@@ -101,7 +106,9 @@ def test_a_groups_coordinator_shows_all_of_its_lag(size: int, replicas: int) -> 
     async def scenario(world: World, cluster: OpenCluster) -> None:
         asked = {name: broker.metrics.request_latency(ApiKey.LIST_OFFSETS) for name, broker in cluster.running.items()}
         before = {name: sum(latency.counts) for name, latency in asked.items()}
-        assert all(len(cluster.led_by(name)) < PARTITIONS for name in cluster.names), "one leads all: this shows nothing"
+        assert all(len(cluster.led_by(name)) < PARTITIONS for name in cluster.names), (
+            "one leads all: this shows nothing"
+        )
         lags = await cluster.round()
         assert records_of(lags) == WHOLE
         for group, offsets in COMMITTED.items():
@@ -142,17 +149,22 @@ def test_what_a_leader_that_is_gone_last_said_is_shown_with_a_sign(fault: str) -
                         continue
                     assert (lag.records, lag.unknown) == (WHOLE[lag.group], unknown[lag.group]), name
                     assert told_s is not None and told_s + after_s <= lag.seconds <= told_s + after_s + 60
-        assert any(lag.seconds for lag in latest.shown if lag.group.startswith("only") and lag.unknown), "this shows nothing"
+        assert any(lag.seconds for lag in latest.shown if lag.group.startswith("only") and lag.unknown), (
+            "this shows nothing"
+        )
         # A coordinator that has never heard of these partitions can only leave them out.
         broker = cluster.open["n1"]
-        broker.lag = LagWatch(broker)
+        leaders = LeaderOffsets(broker.node_id, broker.runtime.clock, broker.metadata, broker.peers)
+        broker.lag = LagWatch(broker.node_id, broker.runtime, broker.metadata, broker.replicas, broker.groups, leaders)
         await broker.lag.refresh()
         shown = broker.lag.latest.shown
         for lag in shown:
             rest = [RECORDS - offset for index, offset in COMMITTED[lag.group].items() if index not in lost]
             assert (lag.records, lag.unknown) == (sum(rest) if rest else None, unknown[lag.group])
-        families = {family.name: family for family in Collector(broker).collect()}
-        signs = {sample.labels["group"]: sample.value for sample in families["headrace_group_lag_unknown_partitions"].samples}
+        families = {family.name: family for family in broker.collector().collect()}
+        signs = {
+            sample.labels["group"]: sample.value for sample in families["headrace_group_lag_unknown_partitions"].samples
+        }
         assert signs == {lag.group: unknown[lag.group] for lag in shown if unknown[lag.group]}
         assert families["headrace_group_lags_unknown"].samples[0].value == len(signs) > 0
         if fault == "kill":
@@ -208,7 +220,7 @@ def test_leaders_that_know_nothing_of_ages_still_say_where_they_end(monkeypatch:
         of_all = {(lag.seconds, lag.unknown) for group, lag in lags.items() if group.startswith("all")}
         assert of_all == {(None, 0)}, "rather none than those of some"
         for broker in cluster.running.values():
-            families = {family.name: family for family in Collector(broker).collect()}
+            families = {family.name: family for family in broker.collector().collect()}
             assert len(families["headrace_group_lag_records"].samples) == len(broker.lag.latest.shown)
             timed = {sample.labels["group"] for sample in families["headrace_group_lag_seconds"].samples}
             assert timed == {lag.group for lag in broker.lag.latest.shown if lag.seconds is not None}

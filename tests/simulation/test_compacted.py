@@ -1,4 +1,5 @@
-"""Compacted topics under power cuts: a gap is nothing strange in their logs, so a lost record must not look like one."""
+"""Compacted topics under power cuts: a gap is nothing strange in their logs, so a lost record must not look like
+one."""
 
 import asyncio
 

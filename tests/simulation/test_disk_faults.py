@@ -1,4 +1,5 @@
-"""Disks that fill up, refuse and lie: no acknowledged record lost, no half batch served, the rest of the broker goes on."""
+"""Disks that fill up, refuse and lie: no acknowledged record lost, no half batch served, the rest of the broker goes
+on."""
 
 import asyncio
 import errno
@@ -6,9 +7,9 @@ import errno
 import pytest
 
 from headrace.client import raw
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
 from headrace.client.errors import ClientError, RequestFailed
+from headrace.client.net.cluster import Cluster
 from headrace.errors import Err
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record

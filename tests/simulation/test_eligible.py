@@ -1,20 +1,20 @@
-"""Eligible leader replicas (KIP-966) while the minimum of in-sync replicas changes, and through being switched off and on."""
+"""Eligible leader replicas (KIP-966) while the minimum of in-sync replicas changes, and through being switched off and
+on."""
 
 import asyncio
 
 import pytest
 
-from headrace.client.admin import Admin, Resource
-from headrace.client.cluster import Cluster
-from headrace.client.operations import Operations
+from headrace.client.admin.admin import Admin, Resource
+from headrace.client.admin.operations import Operations
+from headrace.client.net.cluster import Cluster
 from headrace.metadata.features import SAFE_DOWNGRADE, UPGRADE
 from headrace.metadata.versions import ELR_VERSION
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.testing.simulator.world import World
-from tests.simulation.cluster import SimCluster
-from tests.simulation.test_lost_records import write
-from tests.simulation.test_overlapping_faults import MOVED_S, Apart
+from tests.simulation.cluster import MOVED_S, Apart, SimCluster
+from tests.simulation.records import write
 
 
 async def leader(cluster: SimCluster) -> int:

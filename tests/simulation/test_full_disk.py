@@ -1,4 +1,5 @@
-"""Disks of a cluster that fill up: others lead, writes and commits go on, and whoever has room again takes its part again."""
+"""Disks of a cluster that fill up: others lead, writes and commits go on, and whoever has room again takes its part
+again."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from headrace.client import raw
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
 from headrace.client.errors import RequestFailed
+from headrace.client.net.cluster import Cluster
 from headrace.errors import Err
 from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.records.builder import build_batch
@@ -18,7 +19,7 @@ from headrace.testing.simulator.workload import Options, Workload
 from headrace.testing.simulator.world import World
 from tests.simulation.cluster import SimCluster, create
 from tests.simulation.harness import Result, clients, verdict
-from tests.simulation.test_cluster_offsets import Group
+from tests.simulation.offsets_group import Group
 
 TOPIC = "t"
 PARTITIONS = 3

@@ -5,12 +5,12 @@ import errno
 
 import pytest
 
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
-from headrace.client.operations import Operations
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.operations import Operations
+from headrace.client.net.cluster import Cluster
 from headrace.quorum import kraft
 from headrace.testing.simulator.world import World
-from tests.simulation.test_overlapping_faults import Apart
+from tests.simulation.cluster import Apart
 
 OTHER, SUBJECT = 1, 2
 PARTITIONS = 12
@@ -29,7 +29,8 @@ class TwoBrokers(Apart):
         super().__init__(world, 2, {})
 
     async def begin(self) -> str:
-        """Partitions that only the subject has, and partitions that it leads. Returns which node is the active controller."""
+        """Partitions that only the subject has, and partitions that it leads. Returns which node is the active
+        controller."""
         await self.start()
         async with Admin(self.bootstrap) as admin:
             await admin.create_topic("one", assignments={n: [SUBJECT] for n in range(PARTITIONS)})

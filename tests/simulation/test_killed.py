@@ -1,12 +1,13 @@
-"""One broker, killed or without power: with everything on disk before it counts, nobody need doubt its log (KIP-966)."""
+"""One broker, killed or without power: with everything on disk before it counts, nobody need doubt its log
+(KIP-966)."""
 
 import logging
 
 import pytest
 
 from headrace.client import raw
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
+from headrace.client.net.cluster import Cluster
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record
 from headrace.testing.simulator.brokers import broker

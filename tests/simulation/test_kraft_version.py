@@ -1,12 +1,12 @@
-"""`kafka-features upgrade --feature kraft.version=1`: a cluster formatted with `controller.quorum.voters` gets voters that can be
-exchanged."""
+"""`kafka-features upgrade --feature kraft.version=1`: a cluster formatted with `controller.quorum.voters` gets voters
+that can be exchanged."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from headrace.client.connection import Connection
+from headrace.client.net.connection import Connection
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
@@ -50,7 +50,7 @@ async def _update(connection: Connection, level: int, kind: int = UPGRADE, **mor
 async def _finalized(connection: Connection) -> int:
     request = m.ApiVersionsRequest(client_software_name="t", client_software_version="1")
     answer = await connection.request(ApiKey.API_VERSIONS, request)
-    levels = {row.name: row.max_version_level for row in answer.finalized_features}
+    levels: dict[str, int] = {row.name: row.max_version_level for row in answer.finalized_features}
     return levels.get("kraft.version", 0)
 
 
@@ -72,7 +72,9 @@ def test_the_level_is_raised_by_any_broker_and_never_lowered(seed: int) -> None:
         assert await _update(connection, 0) is Err.INVALID_UPDATE_VERSION
         assert await _update(connection, 0, SAFE_DOWNGRADE) is Err.INVALID_UPDATE_VERSION
         Q = m.DescribeQuorumRequest
-        asked = Q(topics=[Q.TopicData(topic_name="__cluster_metadata", partitions=[Q.PartitionData(partition_index=0)])])
+        asked = Q(
+            topics=[Q.TopicData(topic_name="__cluster_metadata", partitions=[Q.PartitionData(partition_index=0)])]
+        )
         answer = await connection.request(ApiKey.DESCRIBE_QUORUM, asked)
         voters = answer.topics[0].partitions[0].current_voters
         assert [voter.replica_id for voter in voters] == [1, 2, 3]

@@ -1,16 +1,18 @@
-"""A replica that lacks records which it once had: emptied folders, damaged segments, cut tails. Another one leads, if there is one."""
+"""A replica that lacks records which it once had: emptied folders, damaged segments, cut tails. Another one leads, if
+there is one."""
 
 import asyncio
 import errno
 import logging
+from typing import Literal
 
 import pytest
 
-from headrace.broker import lifecycle
+from headrace.broker.cluster import lifecycle
 from headrace.client import raw
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
 from headrace.client.errors import ClientError
+from headrace.client.net.cluster import Cluster
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record
 from headrace.storage.file_names import file_name
@@ -21,24 +23,10 @@ from headrace.testing.simulator.workload import Options, Workload
 from headrace.testing.simulator.world import Node, World
 from tests.simulation.cluster import SimCluster, create
 from tests.simulation.harness import BOOTSTRAP, BROKER, Result, clients, seeds_within, verdict
+from tests.simulation.records import BATCH, CHECKPOINTED_S, end, state, write
 
-BATCH = build_batch([Record(0, 1000, None, b"v" * 200)])
-CHECKPOINTED_S = 10.0
-"""Longer than high watermarks take to reach their checkpoint."""
 NAMED_S = 0.5
 """Longer than a new log takes to be named in one."""
-
-
-async def write(bootstrap: str, count: int, topic: str = "t") -> list[int]:
-    async with Cluster(bootstrap, retry_timeout_s=20.0) as cluster:
-        return [(await raw.produce(cluster, topic, 0, BATCH)).base_offset for _ in range(count)]
-
-
-async def state(bootstrap: str) -> tuple[int, set[int]]:
-    """Leader and ISR."""
-    async with Cluster(bootstrap, retry_timeout_s=20.0) as cluster:
-        found = (await cluster.topic("t")).partitions[0]
-    return found.leader, set(found.isr)
 
 
 async def until_state(bootstrap: str, leaders: set[int], isr: set[int]) -> None:
@@ -58,10 +46,6 @@ async def with_three_records(world: World) -> Node:
         await admin.create_topic("t", 1, 1)
     assert await write(BOOTSTRAP, 3) == [0, 1, 2]
     return node
-
-
-async def end(node: Node, clean: bool) -> None:
-    await node.stop() if clean else node.kill()
 
 
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", ".headrace_vouched")
@@ -113,7 +97,9 @@ def test_the_only_replica_without_its_records_is_offline_until_they_are_back(how
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_the_only_replica_begins_anew_and_says_so_when_nothing_is_left_of_it(clean: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_only_replica_begins_anew_and_says_so_when_nothing_is_left_of_it(
+    clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """Apache Kafka begins it anew, too, and says nothing."""
 
     async def main(world: World) -> None:
@@ -131,7 +117,9 @@ def test_the_only_replica_begins_anew_and_says_so_when_nothing_is_left_of_it(cle
 
 @pytest.mark.parametrize("lives", [1, 2])
 @pytest.mark.parametrize("operation", ["make_dirs", "append"])
-def test_a_new_topic_whose_folder_was_never_made_is_not_missed(operation: str, lives: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_topic_whose_folder_was_never_made_is_not_missed(
+    operation: Literal["make_dirs", "append"], lives: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """The crash came between the metadata and the folder, in the first life of the broker or in a later one."""
 
     async def main(world: World) -> None:
@@ -155,7 +143,8 @@ def test_a_new_topic_whose_folder_was_never_made_is_not_missed(operation: str, l
 
 
 def test_the_last_in_sync_replica_does_not_lead_when_nothing_is_left_of_it() -> None:
-    """The other one has fallen behind, so that nobody may lead until the records are back: copies of nothing would be worse."""
+    """The other one has fallen behind, so that nobody may lead until the records are back: copies of nothing would be
+    worse."""
 
     async def main(world: World) -> None:
         cluster = SimCluster(world, settings={"min.insync.replicas": "1"})
@@ -230,7 +219,8 @@ def test_a_topic_that_was_deleted_before_a_crash_is_not_missed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "seconds"), [("folder", NAMED_S), ("folder", CHECKPOINTED_S), ("files", CHECKPOINTED_S), ("all", CHECKPOINTED_S)]
+    ("how", "seconds"),
+    [("folder", NAMED_S), ("folder", CHECKPOINTED_S), ("files", CHECKPOINTED_S), ("all", CHECKPOINTED_S)],
 )
 def test_another_replica_leads_when_the_first_that_comes_back_was_emptied(how: str, seconds: float) -> None:
     """All were in sync, all stop: the one that comes first would be elected."""
@@ -294,8 +284,8 @@ def test_one_emptied_replica_at_a_time_loses_nothing_whatever_else_strikes() -> 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_leader_that_finds_a_damaged_segment_lets_another_lead_and_copies_it_anew(size: int) -> None:
-    """FAULTS 4, while it runs. With two replicas, both of which must be in sync, it stays eligible: and yet is not elected
-    before it is whole again."""
+    """FAULTS 4, while it runs. With two replicas, both of which must be in sync, it stays eligible: and yet is not
+    elected before it is whole again."""
 
     async def main(world: World) -> None:
         cluster = SimCluster(world, size)

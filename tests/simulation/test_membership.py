@@ -1,4 +1,5 @@
-"""Brokers and controllers apart, on simulated machines: who forwards to whom, who leads, who coordinates, who is gone."""
+"""Brokers and controllers apart, on simulated machines: who forwards to whom, who leads, who coordinates, who is
+gone."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.server import Broker, StartupError
-from headrace.client.connection import Connection
+from headrace.client.net.connection import Connection
 from headrace.config import BrokerConfig
 from headrace.errors import Err
 from headrace.metadata.image import Image
@@ -43,7 +44,9 @@ class Apart:
         return CONTROLLER if name == "c" else int(name[1:])
 
     def settings(self, name: str) -> dict[str, str]:
-        role, port, kind = ("controller", CONTROLLER_PORT, "CONTROLLER") if name == "c" else ("broker", PORT, "PLAINTEXT")
+        role, port, kind = (
+            ("controller", CONTROLLER_PORT, "CONTROLLER") if name == "c" else ("broker", PORT, "PLAINTEXT")
+        )
         return {
             "node.id": str(self.id_of(name)),
             "process.roles": role,
@@ -101,7 +104,8 @@ class Apart:
         kind = m.CreateTopicsRequest
         wanted = kind.CreatableTopic(
             name=topic, num_partitions=-1, replication_factor=-1,
-            assignments=[kind.CreatableReplicaAssignment(partition_index=n, broker_ids=ids) for n, ids in enumerate(assignments)],
+            assignments=[kind.CreatableReplicaAssignment(partition_index=n, broker_ids=ids) for n,
+                ids in enumerate(assignments)],
         )  # fmt: skip
         return await self.ask(at, ApiKey.CREATE_TOPICS, kind(topics=[wanted]))
 
@@ -125,7 +129,9 @@ def test_every_broker_forwards_what_only_the_controller_decides() -> None:
             assert answer.topics[0].error_code == 0 and answer.topics[0].num_partitions == 2
             again = await cluster.create(f"t{number}", [1, 2], at=name)
             assert again.topics[0].error_code == Err.TOPIC_ALREADY_EXISTS
-        answer = await cluster.ask("b3", ApiKey.DELETE_TOPICS, m.DeleteTopicsRequest(topic_names=["t0", "no"]), version_max=5)
+        answer = await cluster.ask(
+            "b3", ApiKey.DELETE_TOPICS, m.DeleteTopicsRequest(topic_names=["t0", "no"]), version_max=5
+        )
         assert [(t.name, t.error_code) for t in answer.responses] == [("no", 3), ("t0", 0)]
         kind = m.IncrementalAlterConfigsRequest
         resource = kind.AlterConfigsResource(
@@ -237,7 +243,9 @@ def test_groups_are_coordinated_by_whoever_leads_and_move_with_leadership() -> N
         # Everybody back in sync, then leadership back to where it was: the old coordinator takes over again.
         topic = cluster.image.topic_named(OFFSETS_TOPIC)
         assert topic is not None
-        index = next(i for i, p in topic.partitions.items() if cluster.servers[f"b{second}"].groups.partition_of("g") == i)
+        index = next(
+            i for i, p in topic.partitions.items() if cluster.servers[f"b{second}"].groups.partition_of("g") == i
+        )
         await cluster.until(lambda image: len(image.topics[topic.id].partitions[index].isr) == 3)
         Elect = m.ElectLeadersRequest
         everything = Elect(election_type=0, topic_partitions=None)
@@ -305,7 +313,9 @@ def test_brokers_outlast_a_restart_of_their_only_controller() -> None:
         await asyncio.sleep(5)
         await cluster.start("c")
         await asyncio.sleep(5)
-        assert {b.id: b.epoch for b in cluster.image.brokers.values() if not b.fenced} == epochs, "nobody had to come anew"
+        assert {b.id: b.epoch for b in cluster.image.brokers.values() if not b.fenced} == epochs, (
+            "nobody had to come anew"
+        )
         assert cluster.leader("t") == 1
         assert (await cluster.create("u", [2])).topics[0].error_code == 0
 

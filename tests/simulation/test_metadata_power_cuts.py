@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from headrace.broker.node import StartupError
-from headrace.client.admin import Admin
+from headrace.broker.runtime import StartupError
+from headrace.client.admin.admin import Admin
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.errors import Err
 from headrace.testing.simulator.brokers import broker
@@ -130,7 +130,8 @@ def test_promises_about_topics_survive_thousands_of_histories() -> None:
 
 
 def test_a_seed_that_once_failed() -> None:
-    """It left a hole with whole batches behind it in the unsynced end of the metadata log; the broker would not start."""
+    """It left a hole with whole batches behind it in the unsynced end of the metadata log; the broker would not
+    start."""
     assert run(123) > 0
 
 
@@ -146,4 +147,3 @@ def test_metadata_acknowledged_before_it_is_durable_is_caught(monkeypatch: pytes
     with pytest.raises((AssertionError, StartupError)):
         for seed in range(30):
             run(seed)
-

@@ -5,9 +5,9 @@ import errno
 import pytest
 
 from headrace.client import raw
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
 from headrace.client.errors import ClientError
+from headrace.client.net.cluster import Cluster
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record
 from headrace.testing.simulator.brokers import DATA, broker

@@ -1,4 +1,5 @@
-"""Segments of one replica are removed, cut or exchanged while its node is down: whole again from others, or said where there are none."""
+"""Segments of one replica are removed, cut or exchanged while its node is down: whole again from others, or said where
+there are none."""
 
 import asyncio
 import logging
@@ -6,10 +7,10 @@ import logging
 import pytest
 
 from headrace.client import raw
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.groups import Groups
 from headrace.client.errors import ClientError
-from headrace.client.groups import Groups
+from headrace.client.net.cluster import Cluster
 from headrace.records.layout import iter_headers
 from headrace.testing.simulator.brokers import DATA, broker
 from headrace.testing.simulator.disk import MemoryDisk
@@ -18,7 +19,7 @@ from headrace.testing.simulator.workload import Options, Workload
 from headrace.testing.simulator.world import World
 from tests.simulation.cluster import SimCluster, create
 from tests.simulation.harness import BOOTSTRAP, BROKER, Result, clients, seeds_within, verdict
-from tests.simulation.test_lost_records import CHECKPOINTED_S, end, state, write
+from tests.simulation.records import CHECKPOINTED_S, end, state, write
 
 SEGMENT = {"internal.segment.bytes": "1000"}
 RECORDS = 14
@@ -100,7 +101,8 @@ def test_a_replica_without_some_of_its_segments_is_whole_again_by_itself(kind: s
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_that_is_counted_on_does_not_lead_without_what_others_have(kind: str) -> None:
-    """All were in sync and all go down; the one that leads according to the metadata comes back without some of its records."""
+    """All were in sync and all go down; the one that leads according to the metadata comes back without some of its
+    records."""
 
     async def main(world: World) -> None:
         cluster = SimCluster(world)
@@ -126,7 +128,9 @@ def test_one_that_is_counted_on_does_not_lead_without_what_others_have(kind: str
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_alone_it_serves_the_rest_and_gives_no_offset_twice(kind: str, clean: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_alone_it_serves_the_rest_and_gives_no_offset_twice(
+    kind: str, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main(world: World) -> None:
         node = world.node(BROKER)
         await node.start(broker())
@@ -150,7 +154,8 @@ def test_alone_it_serves_the_rest_and_gives_no_offset_twice(kind: str, clean: bo
 
 
 async def struck(world: World) -> Result:
-    """Nodes go down under load, one at a time, and come back without some of their segments, while others are struck, too."""
+    """Nodes go down under load, one at a time, and come back without some of their segments, while others are struck,
+    too."""
     dice = world.dice("scenario")
     cluster = SimCluster(world)
     await cluster.start()
@@ -187,7 +192,11 @@ def test_groups_whose_offsets_are_missing_have_no_coordinator_until_they_are_bac
     """Without the offsets in it they would begin anew, or step over records: nobody is told anything but an error."""
 
     async def main(world: World) -> None:
-        settings = {"offsets.topic.num.partitions": "1", "offsets.topic.segment.bytes": "1048576", "log.cleaner.enable": "false"}
+        settings = {
+            "offsets.topic.num.partitions": "1",
+            "offsets.topic.segment.bytes": "1048576",
+            "log.cleaner.enable": "false",
+        }
         node = world.node(BROKER)
         await node.start(broker(settings))
         async with Admin(BOOTSTRAP) as admin:

@@ -1,4 +1,5 @@
-"""Faults that overlap, on clusters of several shapes, while partitions are moved and the minimum of in-sync replicas changes."""
+"""Faults that overlap, on clusters of several shapes, while partitions are moved and the minimum of in-sync replicas
+changes."""
 
 import asyncio
 import errno
@@ -8,9 +9,9 @@ from random import Random
 
 import pytest
 
-from headrace.client.admin import Admin, Resource
+from headrace.client.admin.admin import Admin, Resource
+from headrace.client.admin.operations import Operations
 from headrace.client.errors import ClientError
-from headrace.client.operations import Operations
 from headrace.metadata.features import SAFE_DOWNGRADE, UPGRADE
 from headrace.metadata.versions import ELR_VERSION
 from headrace.protocol import messages as m
@@ -19,12 +20,10 @@ from headrace.testing.simulator.brokers import DATA
 from headrace.testing.simulator.loop import SimClock
 from headrace.testing.simulator.workload import Options, Workload
 from headrace.testing.simulator.world import NodeDied, World
-from tests.simulation.cluster import CONTROLLER_PORT, STRIKES, SimCluster, create
+from tests.simulation.cluster import MOVED_S, STRIKES, Apart, SimCluster, create
 from tests.simulation.harness import Result, clients, seeds_within, verdict
 
 SETTLE_S = 5.0
-MOVED_S = 8.0
-"""Longer than what was moved away stays on its old disk."""
 KINDS = (*STRIKES, "full disk", "no room", "full metadata", "failing disk", "all, one after the other")
 CHANGES = ("move", "move", "call off", "elect", "minimum", "unregister", "eligibility")
 
@@ -38,31 +37,9 @@ class TwoDisks(SimCluster):
         return {**super().settings_of(name), "log.dirs": ",".join(self.log_dirs), "metadata.log.dir": DATA}
 
 
-class Apart(SimCluster):
-    """Controllers k1 to k3 on machines of their own."""
-
-    def __init__(self, world: World, size: int, settings: dict[str, str]) -> None:
-        super().__init__(world, size, settings)
-        self.controllers = ["k1", "k2", "k3"]
-        self.names = [*self.brokers, *self.controllers]
-
-    def id_of(self, name: str) -> int:
-        return int(name[1:]) + (100 if name in self.controllers else 0)
-
-    def settings_of(self, name: str) -> dict[str, str]:
-        is_controller = name in self.controllers
-        return {
-            "offsets.topic.replication.factor": "3",
-            **self.settings,
-            "process.roles": "controller" if is_controller else "broker",
-            "listeners": f"CONTROLLER://{name}:{CONTROLLER_PORT}" if is_controller else f"PLAINTEXT://{name}:9092",
-            "controller.listener.names": "CONTROLLER",
-            "controller.quorum.bootstrap.servers": ",".join(f"{other}:{CONTROLLER_PORT}" for other in self.controllers),
-        }
-
-
 class Chaos:
-    """Several strikers at once; a node that one of them is busy with is left alone by the others, unless the power fails."""
+    """Several strikers at once; a node that one of them is busy with is left alone by the others, unless the power
+    fails."""
 
     def __init__(self, cluster: SimCluster, dice: Random) -> None:
         self.cluster, self.dice = cluster, dice
@@ -73,7 +50,9 @@ class Chaos:
             free = [n for n in self.cluster.names if n not in self._busy and self.cluster.node(n).running]
             if free:
                 with self._at(self.dice.choice(free)) as name:
-                    await self._strike(self.dice.choice(KINDS), name, self.dice.choice((0.05, 0.3, 1.0, 4.0)) * self.dice.random())
+                    await self._strike(
+                        self.dice.choice(KINDS), name, self.dice.choice((0.05, 0.3, 1.0, 4.0)) * self.dice.random()
+                    )
             await asyncio.sleep(self.dice.random() * self.dice.choice((0.1, 1.0, 3.0)))
 
     @contextmanager
@@ -92,7 +71,9 @@ class Chaos:
         cluster.events.append(f"{cluster.world.loop.time():.2f} {kind} {name} {seconds:.2f} s")
         match kind:
             case "full disk":
-                node.disk.fail("append", errno.ENOSPC, path="*/t-*", times=dice.choice((1, 5, None)), short=dice.random() < 0.5)
+                node.disk.fail(
+                    "append", errno.ENOSPC, path="*/t-*", times=dice.choice((1, 5, None)), short=dice.random() < 0.5
+                )
                 await asyncio.sleep(seconds)
                 node.disk.faults.clear()
             case "no room":  # for anything: what is left is soon less than the reserve
@@ -100,12 +81,16 @@ class Chaos:
                 await asyncio.sleep(seconds)
                 node.disk.capacity_bytes = None
             case "full metadata":
-                node.disk.fail("append", errno.ENOSPC, path="*/__cluster_metadata-0/*.log", skip=dice.randrange(4), times=None)
+                node.disk.fail(
+                    "append", errno.ENOSPC, path="*/__cluster_metadata-0/*.log", skip=dice.randrange(4), times=None
+                )
                 await asyncio.sleep(seconds)
                 node.disk.faults.clear()
             case "failing disk":
                 log_dir = dice.choice(cluster.log_dirs)
-                node.disk.fail("sync" if dice.random() < 0.5 else "append", errno.EIO, path=f"{log_dir}/t-*", times=None)
+                node.disk.fail(
+                    "sync" if dice.random() < 0.5 else "append", errno.EIO, path=f"{log_dir}/t-*", times=None
+                )
                 await asyncio.sleep(seconds)
                 node.disk.faults.clear()
                 with suppress(NodeDied):
@@ -144,8 +129,12 @@ class Chaos:
                 await Operations(admin).unregister(cluster.id_of(dice.choice(cluster.brokers)))
             case "eligibility":
                 for level, kind in ((0, SAFE_DOWNGRADE), (1, UPGRADE)):
-                    update = m.UpdateFeaturesRequest.FeatureUpdateKey(feature=ELR_VERSION, max_version_level=level, upgrade_type=kind)
-                    await admin.cluster.to_controller(ApiKey.UPDATE_FEATURES, m.UpdateFeaturesRequest(feature_updates=[update]))
+                    update = m.UpdateFeaturesRequest.FeatureUpdateKey(
+                        feature=ELR_VERSION, max_version_level=level, upgrade_type=kind
+                    )
+                    await admin.cluster.to_controller(
+                        ApiKey.UPDATE_FEATURES, m.UpdateFeaturesRequest(feature_updates=[update])
+                    )
                     await asyncio.sleep(dice.random())
             case _:
                 await admin.alter_configs(Resource.TOPIC, topic, set={"min.insync.replicas": dice.choice("12")})
@@ -163,7 +152,13 @@ async def _scenario(world: World) -> Result:
     cluster = shape(world, dice.choice((3, 3, 4)), settings)
     await cluster.start()
     options, replicas = Options(partitions=dice.randint(1, 3), pause_s_max=0.05), dice.choice((2, 3))
-    await create(cluster.bootstrap, options.topic, options.partitions, replicas, {"internal.segment.bytes": dice.choice(["4000", "40000"])})
+    await create(
+        cluster.bootstrap,
+        options.topic,
+        options.partitions,
+        replicas,
+        {"internal.segment.bytes": dice.choice(["4000", "40000"])},
+    )
     cluster.events.append(f"{shape.__name__} of {len(cluster.names)}, {replicas} replicas, {settings}")
     workload = Workload(cluster.bootstrap, world.dice("workload"), SimClock(world.loop), options)
     chaos = Chaos(cluster, dice)

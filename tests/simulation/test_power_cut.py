@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from headrace.client.admin import Admin
+from headrace.client.admin.admin import Admin
 from headrace.client.errors import RequestFailed
 from headrace.clock import SystemClock
 from headrace.errors import Err
@@ -20,9 +20,7 @@ from headrace.testing.simulator.workload import Options, Workload, summary
 from tests.compat.process import HeadraceProcess
 from tests.simulation.ext4 import Ext4, Unavailable
 
-OPTIONS = Options(
-    partitions=3, pause_s_max=0.002, connect_timeout_s=20.0, request_timeout_s=20.0, retry_timeout_s=20.0
-)
+OPTIONS = Options(partitions=3, pause_s_max=0.002, connect_timeout_s=20.0, request_timeout_s=20.0, retry_timeout_s=20.0)
 LOAD_S = 0.7
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from headrace.raft import fetching, leader, membership, node, voting
-from headrace.raft.states import Nominee
+from headrace.raft import fetching, leader, membership, voting
+from headrace.raft.leader import NEVER_MS
+from headrace.raft.states import Nominee, Unattached
 from headrace.raft.types import OffsetEpoch, RaftError
 from tests.simulation.harness import seeds_within
 from tests.simulation.raft_model import Model, Stuck, Violation
@@ -74,7 +75,7 @@ def test_a_vote_that_is_told_before_it_is_saved_is_seen() -> None:
 def test_a_follower_that_counts_before_its_disk_does_is_seen(patch: pytest.MonkeyPatch) -> None:
     def next_ms(raft: Any) -> int:
         fetcher = raft.fetcher
-        return fetching.NEVER_MS if fetcher.in_flight is not None or fetcher.storing else fetcher.at_ms
+        return NEVER_MS if fetcher.in_flight is not None or fetcher.storing else fetcher.at_ms
 
     patch.setattr(fetching, "next_ms", next_ms)
     assert seen(troubled)
@@ -101,7 +102,7 @@ def test_a_vote_that_is_forgotten_is_seen(patch: pytest.MonkeyPatch) -> None:
     right = voting._may_grant
 
     def forgetful(raft: Any, request: Any) -> bool:
-        if not request.pre_vote and raft.election.voted is not None and isinstance(raft.state, node.Unattached):
+        if not request.pre_vote and raft.election.voted is not None and isinstance(raft.state, Unattached):
             raft.election = raft.election._replace(voted=None)
         return right(raft, request)
 

@@ -312,7 +312,8 @@ def test_a_node_without_room_for_its_vote_keeps_nobody_waiting() -> None:
 
 
 def test_a_leader_without_room_gives_way_to_one_that_has_some() -> None:
-    """Nothing can be decided as long as it leads: no ISR shrinks and no leadership moves, least of all away from its disk."""
+    """Nothing can be decided as long as it leads: no ISR shrinks and no leadership moves, least of all away from its
+    disk."""
     with World(12) as world:
         cluster = QuorumCluster(world, [1, 2, 3])
 
@@ -418,7 +419,9 @@ def add(node_id: int) -> m.AddRaftVoterRequest:
 
 
 def remove(node_id: int) -> m.RemoveRaftVoterRequest:
-    return m.RemoveRaftVoterRequest(cluster_id=CLUSTER, voter_id=node_id, voter_directory_id=voter(node_id).directory_id)
+    return m.RemoveRaftVoterRequest(
+        cluster_id=CLUSTER, voter_id=node_id, voter_directory_id=voter(node_id).directory_id
+    )
 
 
 def test_voters_are_added_and_removed_one_by_one() -> None:
@@ -475,7 +478,9 @@ def test_a_controller_that_may_join_by_itself_does() -> None:
 def test_a_voter_that_moved_tells_the_leader() -> None:
     with World(13) as world:
         cluster = QuorumCluster(world, [1, 2, 3])
-        cluster.first = [Voter(v.id, v.directory_id, v.endpoints, (0, 0) if v.id == 3 else (0, 1)) for v in cluster.first]
+        cluster.first = [
+            Voter(v.id, v.directory_id, v.endpoints, (0, 0) if v.id == 3 else (0, 1)) for v in cluster.first
+        ]
 
         async def main() -> None:
             await cluster.start()
@@ -513,7 +518,11 @@ def test_the_leader_describes_the_quorum() -> None:
             await cluster.write(leader, "a")
             await cluster.wait_for([1, 2, 3, 9], ["a"])
             kind = m.DescribeQuorumRequest
-            asked = kind(topics=[kind.TopicData(topic_name="__cluster_metadata", partitions=[kind.PartitionData(partition_index=0)])])
+            asked = kind(
+                topics=[
+                    kind.TopicData(topic_name="__cluster_metadata", partitions=[kind.PartitionData(partition_index=0)])
+                ]
+            )
             for node_id in (1, 2, 3):
                 answer = await ask(cluster, node_id, ApiKey.DESCRIBE_QUORUM, asked)
                 partition = answer.topics[0].partitions[0]
@@ -523,7 +532,9 @@ def test_the_leader_describes_the_quorum() -> None:
                 assert partition.leader_id == leader
                 end = cluster.quorums[leader].next_offset
                 assert partition.high_watermark == end
-                assert {(r.replica_id, r.log_end_offset) for r in partition.current_voters} == {(n, end) for n in (1, 2, 3)}
+                assert {(r.replica_id, r.log_end_offset) for r in partition.current_voters} == {
+                    (n, end) for n in (1, 2, 3)
+                }
                 assert [r.replica_id for r in partition.observers] == [9]
                 wall = cluster.node(leader).clock.wall_ms()
                 assert all(0 <= wall - r.last_fetch_timestamp < 2000 for r in partition.current_voters)

@@ -1,4 +1,5 @@
-"""The quorum's driver, disk format and connections under random faults: power cuts, kills, pauses, cut links, changed voters.
+"""The quorum's driver, disk format and connections under random faults: power cuts, kills, pauses, cut links, changed
+voters.
 
 What was acknowledged stays, whoever dies; afterwards all nodes say the same, and every folder opens.
 """

@@ -1,8 +1,9 @@
-"""A topic deleted and created again under its name: nothing that was noted about the first may be held against the second."""
+"""A topic deleted and created again under its name: nothing that was noted about the first may be held against the
+second."""
 
 from headrace.client import raw
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
+from headrace.client.net.cluster import Cluster
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record
 from headrace.testing.simulator.brokers import broker

@@ -6,14 +6,14 @@ from random import Random
 import msgspec
 import pytest
 
-from headrace.broker import comparison
-from headrace.broker.scrubber import FILE_NAME, Progress
+from headrace.broker.maintenance import comparison
+from headrace.broker.maintenance.scrubber import FILE_NAME, Progress
 from headrace.client import raw
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
 from headrace.client.errors import ClientError
+from headrace.client.net.cluster import Cluster
 from headrace.errors import Err
-from headrace.protocol.scrub_tag import ScrubQuestion, ScrubStatus
+from headrace.protocol.private_fields.scrub import ScrubQuestion, ScrubStatus
 from headrace.records.builder import build_batch
 from headrace.records.layout import iter_headers
 from headrace.records.reader import Record, iter_records
@@ -68,7 +68,10 @@ async def scrubbed(bootstrap: str, nodes: list[int]) -> dict[int, ScrubStatus]:
             while True:
                 now = {node: await admin.scrub(node, ScrubQuestion()) for node in nodes}
                 if all(
-                    status is not None and status.passes > before[node].passes and not status.is_running and not status.missing_here_only
+                    status is not None
+                    and status.passes > before[node].passes
+                    and not status.is_running
+                    and not status.missing_here_only
                     for node, status in now.items()
                 ):
                     return {node: status for node, status in now.items() if status is not None}
@@ -202,7 +205,9 @@ def test_a_pass_comes_again_when_it_is_due_and_says_when_it_ended() -> None:
             assert status is not None and status.passes == 1 and status.last_pass_ms > 0
             (log_dir,) = await admin.describe_log_dirs(1, {"t": [0]})
             (replica,) = log_dir.replicas
-            assert replica.checked_ms is not None and 0 < replica.checked_ms <= status.last_pass_ms and replica.holes == 0
+            assert (
+                replica.checked_ms is not None and 0 < replica.checked_ms <= status.last_pass_ms and replica.holes == 0
+            )
         await node.stop()
         await node.start()
         await asyncio.sleep(130)
@@ -282,7 +287,9 @@ def test_a_bit_that_flipped_while_the_broker_was_down_is_never_served(active: bo
 
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("of_leader", [False, True])
-def test_a_segment_that_is_whole_and_not_what_the_others_have_is_replaced(replicas: int, of_leader: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_is_whole_and_not_what_the_others_have_is_replaced(
+    replicas: int, of_leader: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of three the majority is right, of two the leader."""
     monkeypatch.setattr(scrub, "CELL_OFFSETS", 8)
     monkeypatch.setattr(comparison, "CELL_OFFSETS", 8)

@@ -1,4 +1,5 @@
-"""A streaming query on a cluster, in a process of its own: numbers of a topic into Parquet or another topic, then the end.
+"""A streaming query on a cluster, in a process of its own: numbers of a topic into Parquet or another topic, then the
+end.
 
 `python -m tests.spark.cluster_job MASTER BROKER TOPIC FOLDER [TARGET]`: with a target, to that topic.
 """
@@ -8,17 +9,23 @@ from pathlib import Path
 
 
 def main(master: str, bootstrap: str, topic: str, folder: str, target: str | None = None) -> None:
-    from headrace.spark.session import spark_session
+    from headrace.spark.launch.session import spark_session
 
-    conf = {"spark.pyspark.python": sys.executable, "spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "2"}
-    spark = spark_session(master, "cluster-job", conf, log_file=Path(folder) / "spark.log", train=False)
+    conf = {
+        "spark.pyspark.python": sys.executable,
+        "spark.executor.memory": "512m",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    spark = spark_session(master, "cluster-job", conf, log_file=Path(folder) / "spark.log", build_class_cache=False)
     stream = spark.readStream.format("headrace").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     numbers = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "200").load()
     numbers = numbers.selectExpr("CAST(value AS STRING) AS value")
     if target is None:
         writer = numbers.writeStream.format("parquet").option("path", f"{folder}/out")
     else:
-        writer = numbers.writeStream.format("headrace").option("kafka.bootstrap.servers", bootstrap).option("topic", target)
+        writer = (
+            numbers.writeStream.format("headrace").option("kafka.bootstrap.servers", bootstrap).option("topic", target)
+        )
     writer = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
     writer.start().awaitTermination()
     spark.stop()

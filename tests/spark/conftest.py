@@ -1,4 +1,5 @@
-"""One Spark driver for every test of Spark's side: starting one takes seconds, so nobody starts another in this process."""
+"""One Spark driver for every test of Spark's side: starting one takes seconds, so nobody starts another in this
+process."""
 
 import os
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ os.environ.setdefault("HEADRACE_JVM_CACHE", "use")
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """The shared driver, local[2]. Use view and table names of your own, and leave its settings as they were."""
-    from headrace.spark.session import spark_session
+    from headrace.spark.launch.session import spark_session
 
     folder = tmp_path_factory.mktemp("spark")
     os.environ.setdefault("TZ", "UTC")

@@ -10,12 +10,12 @@ from typing import Any
 
 
 def main() -> None:
-    from headrace.spark.session import spark_session
+    from headrace.spark.launch.session import spark_session
     from tests.reference.spark_kafka import class_path
 
     bootstrap, topic, folder = sys.argv[1:]
-    spark = spark_session("local[2]", "connector-job", class_path(), train=False)
-    found = {}
+    spark = spark_session("local[2]", "connector-job", class_path(), build_class_cache=False)
+    found: dict[str, Any] = {}
     for kind in ("kafka", "headrace"):
         options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "includeHeaders": "true"}
         found[kind] = {
@@ -60,7 +60,9 @@ def stream(spark: Any, kind: str, options: dict[str, str], folder: str) -> list[
     sizes: list[int] = []
     frame = spark.readStream.format(kind).options(**options).option("startingOffsets", "earliest")
     writer = frame.option("maxOffsetsPerTrigger", "9").load().writeStream.option("checkpointLocation", folder)
-    writer.foreachBatch(lambda batch, number: sizes.append(batch.count())).trigger(availableNow=True).start().awaitTermination()
+    writer.foreachBatch(lambda batch, number: sizes.append(batch.count())).trigger(
+        availableNow=True
+    ).start().awaitTermination()
     return [size for size in sizes if size]
 
 

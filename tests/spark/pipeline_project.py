@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.spark.pipelines.load import load_pipeline
-from headrace.spark.pipelines.spec import Pipeline
+from headrace.spark.pipelines.spec.load import load_pipeline
+from headrace.spark.pipelines.spec.model import Pipeline
 
 FIRST_FILE_S = 1_700_000_000
 

@@ -1,4 +1,5 @@
-"""Real Spark servers for tests, from the classes that the pyspark package brings: a standalone cluster, a Connect server."""
+"""Real Spark servers for tests, from the classes that the pyspark package brings: a standalone cluster, a Connect
+server."""
 
 import os
 import re
@@ -13,8 +14,8 @@ from pathlib import Path
 
 import pyspark
 
-from headrace.spark.java import find_java, launcher_for, spark_jars
-from headrace.spark.session import LOG_SETTINGS
+from headrace.spark.launch.java import find_java, launcher_for, spark_jars
+from headrace.spark.launch.session import LOG_SETTINGS
 
 START_LIMIT_S = 90.0
 HOME = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -22,13 +23,17 @@ INFO = "-Dheadrace.log.level=info -Dheadrace.log.console=info"
 
 
 @contextmanager
-def server(words: list[str], log: Path, ready: str, environment: Mapping[str, str] | None = None) -> Iterator[re.Match[str]]:
+def server(
+    words: list[str], log: Path, ready: str, environment: Mapping[str, str] | None = None
+) -> Iterator[re.Match[str]]:
     """A process until the block ends; `ready` is what its log says once it serves."""
     java = launcher_for(find_java(), spark_jars()).home
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
     env = inherited | {"JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1"} | dict(environment or {})
     with log.open("wb") as output:
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True)
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True
+        )
     try:
         deadline = time.monotonic() + START_LIMIT_S
         while (found := re.search(ready, log.read_text(errors="replace"))) is None:
@@ -55,7 +60,16 @@ def standalone_cluster(folder: Path, *, workers: int = 2) -> Iterator[str]:
         "PYSPARK_PYTHON": sys.executable,
     }
     spark_class = str(HOME / "bin" / "spark-class")
-    master = [spark_class, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+    master = [
+        spark_class,
+        "org.apache.spark.deploy.master.Master",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--webui-port",
+        "0",
+    ]
     with server(master, folder / "master.log", r"Starting Spark master at (spark://\S+)", options) as found:
         yield from _with_workers(spark_class, found[1], folder, workers, options)
 
@@ -77,9 +91,11 @@ def connect_server(folder: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     words = [
-        str(HOME / "bin" / "spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]",
+        str(HOME / "bin" / "spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
+            "--master", "local[2]",
         "--conf", f"spark.connect.grpc.binding.port={port}", "--conf", "spark.connect.grpc.binding.address=127.0.0.1",
-        "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.memory=1g", "--conf", "spark.sql.shuffle.partitions=2",
+        "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.memory=1g", "--conf",
+        "spark.sql.shuffle.partitions=2",
         "--conf", f"spark.driver.extraJavaOptions=-Dlog4j2.configurationFile=file:{LOG_SETTINGS} {INFO}",
         "--conf", f"spark.sql.warehouse.dir={folder / 'warehouse'}",
     ]  # fmt: skip

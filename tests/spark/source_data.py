@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
-from headrace.client.groups import Groups
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.groups import Groups
+from headrace.client.net.cluster import Cluster
 from headrace.client.raw import produce
 from headrace.records.batch import Record, build_batch
 from tests.spark.topics import make_topic

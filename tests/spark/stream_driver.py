@@ -1,13 +1,14 @@
-"""A Spark driver of its own that copies one topic to another; tests kill it. Arguments: brokers, from, to, checkpoint."""
+"""A Spark driver of its own that copies one topic to another; tests kill it. Arguments: brokers, from, to,
+checkpoint."""
 
 import sys
 
-from headrace.spark.session import spark_session
+from headrace.spark.launch.session import spark_session
 from tests.spark.patience import run_to_end
 
 
 def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
-    spark = spark_session("local[2]", "copy", {"spark.sql.shuffle.partitions": "2"}, train=False)
+    spark = spark_session("local[2]", "copy", {"spark.sql.shuffle.partitions": "2"}, build_class_cache=False)
     frame = (
         spark.readStream.format("headrace")
         .options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": source, "startingOffsets": "earliest"})

@@ -1,7 +1,8 @@
 """A streaming query in a process of its own, to be killed: numbers of a topic into one file per batch.
 
-`python -m tests.spark.stream_job <options as JSON>`: bootstrap, topic, folder, die (a step at which it kills itself and its
-JVM: batch-<n>-before, batch-<n>-after), once (ends when everything is read), starting, read (more options of the read).
+`python -m tests.spark.stream_job <options as JSON>`: bootstrap, topic, folder, die (a step at which it kills itself and
+its JVM: batch-<n>-before, batch-<n>-after), once (ends when everything is read), starting, read (more options of the
+read).
 """
 
 import json
@@ -13,11 +14,11 @@ from typing import Any
 
 
 def main() -> None:
-    from headrace.spark.session import spark_session
+    from headrace.spark.launch.session import spark_session
 
     given = json.loads(sys.argv[1])
     folder = Path(given["folder"])
-    spark = spark_session("local[2]", "stream-job", {"spark.sql.shuffle.partitions": "2"}, train=False)
+    spark = spark_session("local[2]", "stream-job", {"spark.sql.shuffle.partitions": "2"}, build_class_cache=False)
     stream = spark.readStream.format("headrace").option("kafka.bootstrap.servers", given["bootstrap"])
     stream = stream.option("subscribe", given["topic"]).option("startingOffsets", given.get("starting", "latest"))
     stream = stream.options(**given.get("read", {}))
@@ -34,7 +35,9 @@ def main() -> None:
             die()
 
     writer = stream.load().writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
-    writer = writer.trigger(availableNow=True) if given.get("once") else writer.trigger(processingTime="100 milliseconds")
+    writer = (
+        writer.trigger(availableNow=True) if given.get("once") else writer.trigger(processingTime="100 milliseconds")
+    )
     writer.start().awaitTermination()
     spark.stop()
 

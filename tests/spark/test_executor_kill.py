@@ -1,4 +1,5 @@
-"""Executors of a real cluster killed at each step of a running stream: topics lose nothing, and files hold each row once."""
+"""Executors of a real cluster killed at each step of a running stream: topics lose nothing, and files hold each row
+once."""
 
 import os
 import signal
@@ -63,7 +64,8 @@ def test_executors_killed_at_each_step(tmp_path: Path, to: str) -> None:
         log = tmp_path / "driver.log"
         with log.open("wb") as output:
             driver = subprocess.Popen(
-                words + (["out"] if to == "topic" else []), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                words + (["out"] if to == "topic" else []), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    start_new_session=True
             )  # fmt: skip
         try:
             killed = 0
@@ -79,21 +81,35 @@ def test_executors_killed_at_each_step(tmp_path: Path, to: str) -> None:
                 driver.wait()
         assert killed >= len(MOMENTS), "there was nobody to kill"
         if to == "files":
-            rows = [row["value"] for path in committed_files(tmp_path / "out") for row in parquet.ParquetFile(path).read().to_pylist()]
+            rows = [
+                row["value"]
+                for path in committed_files(tmp_path / "out")
+                for row in parquet.ParquetFile(path).read().to_pylist()
+            ]
             assert sorted(map(int, rows)) == list(range(NUMBERS))
         else:
-            found = [int(record.value or b"") for records in records_of(broker.bootstrap, "out").values() for record in records]
+            found = [
+                int(record.value or b"")
+                for records in records_of(broker.bootstrap, "out").values()
+                for record in records
+            ]
             assert set(found) == set(range(NUMBERS))
         end = {("t", 0): NUMBERS // 2, ("t", 1): NUMBERS // 2}
         assert committed(broker.bootstrap, "spark-kafka-source-t") == end
 
 
+def later(seconds: float) -> bool:
+    """Somewhere in the middle of a task, which no file tells."""
+    time.sleep(seconds)
+    return True
+
+
 MOMENTS: list[tuple[Callable[[Steps, int], bool], str]] = [
     (lambda steps, batch: steps.planned(batch), EXECUTOR),
     (lambda steps, batch: steps.done(batch), EXECUTOR),
-    (lambda steps, batch: steps.planned(batch) and not time.sleep(0.3), EXECUTOR),
+    (lambda steps, batch: steps.planned(batch) and later(0.3), EXECUTOR),
     (lambda steps, batch: steps.planned(batch), WORKER),
-    (lambda steps, batch: steps.planned(batch) and not time.sleep(0.1), EXECUTOR),
+    (lambda steps, batch: steps.planned(batch) and later(0.1), EXECUTOR),
 ]
 """When, in batch 1, 2 and so on, and who: whole executors, or the Python processes within them."""
 

@@ -1,20 +1,23 @@
-"""format("headrace-log"): what is in a data folder is what comes out, whoever wrote it, and the folder stays as it was."""
+"""format("headrace-log"): what is in a data folder is what comes out, whoever wrote it, and the folder stays as it
+was."""
 
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark", reason="needs headrace[spark]")
 
 from headrace.config import LogConfig
-from headrace.spark.log_folder import OFFSET_MAX, Bounds, partition_folders
-from headrace.spark.log_options import read_log_options
-from headrace.spark.log_scan import LogReader
+from headrace.spark.log.folder import OFFSET_MAX, Bounds, partition_folders
+from headrace.spark.log.options import read_log_options
+from headrace.spark.log.scan import LogReader
 from headrace.spark.options import OptionError
-from headrace.spark.reader import CorruptRecords
-from headrace.spark.schema import default_schema
+from headrace.spark.source.range_reader import CorruptRecords
+from headrace.spark.source.schema import default_schema
 from headrace.storage.checkpoints import HIGH_WATERMARKS, encode_offsets
 from headrace.storage.files import RealDisk
 from headrace.storage.log import Log
@@ -35,20 +38,20 @@ def fingerprint(folder: Path) -> dict[str, tuple[int, int, str]]:
     return found
 
 
-def scan(path: Path, **options: str) -> list[dict]:
+def scan(path: Path, **options: str) -> list[dict[str, Any]]:
     """Rows by the reader itself, as its tasks give them."""
     values = read_log_options({"path": str(path), **options})
     reader = LogReader(default_schema(values), values)
     return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
 
 
-def tasks(path: Path, **options: str) -> list:
+def tasks(path: Path, **options: str) -> list[Any]:
     values = read_log_options({"path": str(path), **options})
     return LogReader(default_schema(values), values).partitions()
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Path:
     """One partition of 600 batches of two records in segments of about 40 KB, one second per batch."""
     path = tmp_path / "data"
     (path / "orders-0").mkdir(parents=True)
@@ -62,7 +65,7 @@ def folder(tmp_path):
     return path
 
 
-def test_closed_segments_are_read_and_of_the_active_one_what_is_committed(folder):
+def test_closed_segments_are_read_and_of_the_active_one_what_is_committed(folder: Path) -> None:
     active = max(int(file.stem) for file in (folder / "orders-0").glob("*.log"))
     assert [row["offset"] for row in scan(folder)] == list(range(active)), "nothing says what is committed"
     (folder / HIGH_WATERMARKS).write_bytes(encode_offsets({("orders", 0): active + 5}))
@@ -77,34 +80,36 @@ def test_closed_segments_are_read_and_of_the_active_one_what_is_committed(folder
 
 @pytest.mark.parametrize(("start", "end"), [(0, 1200), (1, 2), (333, 777), (1100, 1200), (5, 5), (0, 1)])
 @pytest.mark.parametrize("split", ["134217728", "3000"])
-def test_offsets_bound_what_is_read(folder, start, end, split):
+def test_offsets_bound_what_is_read(folder: Path, start: int, end: int, split: str) -> None:
     bounds = {"startingOffsets": f'{{"orders": {{"0": {start}}}}}', "endingOffsets": f'{{"orders": {{"0": {end}}}}}'}
     rows = scan(folder, includeActive="true", splitBytes=split, **bounds)
     assert [row["offset"] for row in rows] == list(range(start, end))
 
 
 @pytest.mark.parametrize("start_s", [0, 1, 250, 599, 700])
-def test_times_bound_what_is_read_and_indexes_spare_the_rest(folder, start_s):
+def test_times_bound_what_is_read_and_indexes_spare_the_rest(folder: Path, start_s: int) -> None:
     rows = scan(folder, includeActive="true", startingTimestamp=str(start_s * 1000), endingTimestamp="900000")
     # Each batch holds a second record, a millisecond younger.
     assert [row["offset"] for row in rows] == list(range(2 * start_s, 1200))
     rows = scan(folder, includeActive="true", endingTimestamp=str(start_s * 1000 + 1))
     assert len(rows) == min(1200, 2 * start_s + 1)
     (found,) = partition_folders([str(folder)])
-    pieces = list(found.pieces(Bounds(start_ms=start_s * 1000), active_end=OFFSET_MAX, split_bytes=1 << 30, read_committed=False))
+    pieces = list(
+        found.pieces(Bounds(start_ms=start_s * 1000), active_end=OFFSET_MAX, split_bytes=1 << 30, read_committed=False)
+    )
     read_bytes = sum(piece.size_bytes for piece in pieces)
     whole = sum(file.stat().st_size for file in (folder / "orders-0").glob("*.log"))
     # An index entry per kilobyte, and a batch before it: little more than what is wanted is read.
     assert read_bytes <= whole * max(0, 600 - start_s) / 600 + 2500
 
 
-def test_large_segments_are_split_and_small_ones_share_a_task(folder):
+def test_large_segments_are_split_and_small_ones_share_a_task(folder: Path) -> None:
     assert len(tasks(folder)) == 1
     assert len(tasks(folder, splitBytes="10000")) > 10
     assert [row["offset"] for row in scan(folder, splitBytes="10000")] == [row["offset"] for row in scan(folder)]
 
 
-def test_a_torn_or_zeroed_end_of_the_active_segment_is_left_out(folder):
+def test_a_torn_or_zeroed_end_of_the_active_segment_is_left_out(folder: Path) -> None:
     active = sorted((folder / "orders-0").glob("*.log"))[-1]
     whole = len(scan(folder, includeActive="true"))
     for tail in (active.read_bytes()[:150], bytes(500), b"\xff" * 80):
@@ -118,7 +123,7 @@ def test_a_torn_or_zeroed_end_of_the_active_segment_is_left_out(folder):
     assert len(scan(folder, includeActive="true")) == whole - 2
 
 
-def test_damage_in_a_closed_segment_is_told_or_passed_over(folder):
+def test_damage_in_a_closed_segment_is_told_or_passed_over(folder: Path) -> None:
     first, second = sorted((folder / "orders-0").glob("*.log"))[:2]
     data = bytearray(first.read_bytes())
     data[5000] ^= 1
@@ -129,7 +134,7 @@ def test_damage_in_a_closed_segment_is_told_or_passed_over(folder):
     assert len(set(range(max(offsets) + 1)) - offsets) == 2 and int(second.stem) in offsets
 
 
-def test_indexes_that_lie_or_are_missing_lose_nothing(folder):
+def test_indexes_that_lie_or_are_missing_lose_nothing(folder: Path) -> None:
     expected = scan(folder, startingTimestamp="300000")
     for file in (folder / "orders-0").glob("*.index"):
         file.write_bytes(b"\0\0\0\x01\0\0\0\x07" * 20)
@@ -142,7 +147,7 @@ def test_indexes_that_lie_or_are_missing_lose_nothing(folder):
     assert scan(folder, startingTimestamp="300000") == expected
 
 
-def test_indexes_that_lie_plausibly_lose_nothing(folder):
+def test_indexes_that_lie_plausibly_lose_nothing(folder: Path) -> None:
     """Each entry is one of a batch, but moved to the next: a scan that begins there begins too late."""
     expected = scan(folder, startingTimestamp="300000")
     for suffix, key_bytes, entry_bytes in (("*.index", 4, 8), ("*.timeindex", 8, 12)):
@@ -156,7 +161,7 @@ def test_indexes_that_lie_plausibly_lose_nothing(folder):
     assert scan(folder, startingTimestamp="300000", splitBytes="5000") == expected
 
 
-def test_a_time_index_that_was_not_synced_is_not_trusted_to_be_whole(folder):
+def test_a_time_index_that_was_not_synced_is_not_trusted_to_be_whole(folder: Path) -> None:
     expected = scan(folder, startingTimestamp="50000")
     for file in (folder / "orders-0").glob("*.timeindex"):
         # As after a power cut: the entries of the end never reached the disk.
@@ -165,7 +170,7 @@ def test_a_time_index_that_was_not_synced_is_not_trusted_to_be_whole(folder):
     assert scan(folder, startingTimestamp="50000") == expected
 
 
-def test_a_swap_that_was_cut_short_stands_for_the_segments_it_replaces(folder):
+def test_a_swap_that_was_cut_short_stands_for_the_segments_it_replaces(folder: Path) -> None:
     expected = scan(folder)
     first, second = sorted((folder / "orders-0").glob("*.log"))[:2]
     (folder / "orders-0" / f"{first.name}.swap").write_bytes(first.read_bytes() + second.read_bytes())
@@ -173,7 +178,7 @@ def test_a_swap_that_was_cut_short_stands_for_the_segments_it_replaces(folder):
     assert scan(folder) == expected
 
 
-def test_segments_that_retention_renames_meanwhile_are_still_read(folder):
+def test_segments_that_retention_renames_meanwhile_are_still_read(folder: Path) -> None:
     values = read_log_options({"path": str(folder)})
     reader = LogReader(default_schema(values), values)
     planned = reader.partitions()
@@ -186,7 +191,7 @@ def test_segments_that_retention_renames_meanwhile_are_still_read(folder):
         [batch for task in planned for batch in reader.read(task)]
 
 
-def test_records_below_the_log_start_stay_deleted(folder):
+def test_records_below_the_log_start_stay_deleted(folder: Path) -> None:
     (folder / "log-start-offset-checkpoint").write_text("0\n1\norders 0 100\n")
     assert scan(folder)[0]["offset"] == 100
 
@@ -203,9 +208,9 @@ def test_records_below_the_log_start_stay_deleted(folder):
         ({"splitBytes": "0"}, "above 0"),
     ],
 )
-def test_wrong_options_name_the_fix(folder, options, words):
+def test_wrong_options_name_the_fix(folder: Path, options: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError) as caught:
-        scan(**{"path": folder, **options})
+        scan(Path(options.pop("path", folder)), **options)
     assert words in str(caught.value)
 
 
@@ -221,7 +226,7 @@ def fill(bootstrap: str, topic: str, count: int) -> None:
     assert producer.flush(60) == 0
 
 
-def test_through_spark_on_a_folder_whose_broker_has_written_it(spark, tmp_path):
+def test_through_spark_on_a_folder_whose_broker_has_written_it(spark: SparkSession, tmp_path: Path) -> None:
     with TestBroker(tmp_path, {"log.segment.bytes": "1048576"}) as broker:
         make_topic(broker.bootstrap, "scan", partitions=3)
         fill(broker.bootstrap, "scan", 20_000)
@@ -234,14 +239,16 @@ def test_through_spark_on_a_folder_whose_broker_has_written_it(spark, tmp_path):
             .options(includeActive="true", includeHeaders="true", subscribe="scan")
             .load(str(broker.data))
         )
-        rows = whole.selectExpr("CAST(substr(CAST(value AS STRING), 1, 6) AS INT) AS n", "CAST(headers[0].value AS STRING) AS h")
+        rows = whole.selectExpr(
+            "CAST(substr(CAST(value AS STRING), 1, 6) AS INT) AS n", "CAST(headers[0].value AS STRING) AS h"
+        )
         assert sorted((row.n, row.h) for row in rows.collect()) == [(n, str(n)) for n in range(20_000)]
         assert spark.read.format("headrace-log").load(str(broker.data)).count() == 20_000, "all that was committed"
         assert fingerprint(broker.data) == before
 
 
 @pytest.mark.reference
-def test_apache_kafkas_folder_with_transactions(tmp_path):
+def test_apache_kafkas_folder_with_transactions(tmp_path: Path) -> None:
     import confluent_kafka
 
     try:
@@ -251,7 +258,9 @@ def test_apache_kafkas_folder_with_transactions(tmp_path):
         pytest.skip(str(missing))
     with apache.ApacheKafka(tmp_path, properties={"log.segment.bytes": 1 << 20, "num.partitions": 1}) as kafka:
         make_topic(kafka.bootstrap, "txn", configs={"segment.bytes": "1048576"})
-        producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "t", "linger.ms": 5, "log_level": 0})
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": kafka.bootstrap, "transactional.id": "t", "linger.ms": 5, "log_level": 0}
+        )
         producer.init_transactions()
         for number in range(6):
             producer.begin_transaction()

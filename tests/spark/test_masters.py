@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.masters import MasterUnusable, check_master
+from headrace.spark.launch.masters import MasterUnusable, check_master
 
 IMAGE = {"spark.kubernetes.container.image": "registry.local/spark:1"}
 YARN_SITE = "<configuration><property><name>{}</name><value>{}</value></property></configuration>"
@@ -41,7 +41,9 @@ def test_local_ones_need_nothing(master: str) -> None:
     check_master(master, {}, {})
 
 
-@pytest.mark.parametrize("form", ["spark://{}", "spark://127.0.0.1:1,{}", "sc://{}", "sc://{}/;token=x", "k8s://http://{}", "k8s://{}"])
+@pytest.mark.parametrize(
+    "form", ["spark://{}", "spark://127.0.0.1:1,{}", "sc://{}", "sc://{}/;token=x", "k8s://http://{}", "k8s://{}"]
+)
 def test_clusters_that_answer_are_fine(listener: socket.socket, form: str) -> None:
     check_master(form.format(address_of(listener)), IMAGE, {})
 
@@ -52,7 +54,20 @@ def test_clusters_that_do_not_answer_are_named_at_once(nobody: str, form: str) -
         check_master(form.format(nobody), IMAGE, {})
 
 
-@pytest.mark.parametrize("master", ["", "Local[*]", "local[0]", "localhost:7077", "spark://", "k8s://", "mesos://a:1", "yarn-cluster", "spark://h:99999999"])
+@pytest.mark.parametrize(
+    "master",
+    [
+        "",
+        "Local[*]",
+        "local[0]",
+        "localhost:7077",
+        "spark://",
+        "k8s://",
+        "mesos://a:1",
+        "yarn-cluster",
+        "spark://h:99999999",
+    ],
+)
 def test_what_is_no_address_is_answered_with_the_forms_there_are(master: str) -> None:
     with pytest.raises(MasterUnusable, match=r"write local\[\*\], spark://host:7077, yarn, k8s://"):
         check_master(master, {}, {})
@@ -98,7 +113,9 @@ exit 1
 
 
 @pytest.mark.parametrize("kind", ["yarn", "k8s"])
-def test_sparks_launcher_is_told_the_cluster_and_every_setting(tmp_path: Path, listener: socket.socket, kind: str) -> None:
+def test_sparks_launcher_is_told_the_cluster_and_every_setting(
+    tmp_path: Path, listener: socket.socket, kind: str
+) -> None:
     """With a launcher in place of Spark's that only writes down what it is given."""
     submit = tmp_path / "bin" / "spark-submit"
     submit.parent.mkdir()
@@ -124,8 +141,8 @@ def test_sparks_launcher_is_told_the_cluster_and_every_setting(tmp_path: Path, l
 
 OPEN = """
 import json, sys
-from headrace.spark.session import spark_session
-spark_session(sys.argv[1], "there", json.loads(sys.argv[2]), train=False)
+from headrace.spark.launch.session import spark_session
+spark_session(sys.argv[1], "there", json.loads(sys.argv[2]), build_class_cache=False)
 """
 
 
@@ -156,7 +173,9 @@ class StandIn:
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind, said", [("yarn", b"hrpc"), ("k8s", b"/api/v1/namespaces/default/pods")])
-def test_spark_itself_gets_as_far_as_the_cluster(tmp_path: Path, listener: socket.socket, kind: str, said: bytes) -> None:
+def test_spark_itself_gets_as_far_as_the_cluster(
+    tmp_path: Path, listener: socket.socket, kind: str, said: bytes
+) -> None:
     there = StandIn(listener)
     (tmp_path / "yarn-site.xml").write_text(YARN_SITE.format("yarn.resourcemanager.address", address_of(listener)))
     master = "yarn" if kind == "yarn" else f"k8s://http://{address_of(listener)}"
@@ -164,7 +183,8 @@ def test_spark_itself_gets_as_far_as_the_cluster(tmp_path: Path, listener: socke
     log = tmp_path / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", OPEN, master, json.dumps(IMAGE)], env=environment, stdout=output, stderr=output, start_new_session=True
+            [sys.executable, "-c", OPEN, master, json.dumps(IMAGE)], env=environment, stdout=output, stderr=output,
+             start_new_session=True
         )  # fmt: skip
         try:
             deadline = time.monotonic() + 300

@@ -1,4 +1,5 @@
-"""`headrace pipeline` as users type it: a project from init, a run in the background, seen and stopped from elsewhere."""
+"""`headrace pipeline` as users type it: a project from init, a run in the background, seen and stopped from
+elsewhere."""
 
 import json
 import os
@@ -65,7 +66,9 @@ def test_project_from_init_runs_in_the_background_until_stopped(
 
     state = wait_for_rows(here, 200)
     assert state["state"] == "running"
-    counts = next(query for query in state["progress"]["queries"] if query["sink"] == "orders_by_country")["expectations"]
+    counts = next(query for query in state["progress"]["queries"] if query["sink"] == "orders_by_country")[
+        "expectations"
+    ]
     assert counts["clean.positive_amount"] == {"rows": 200, "failed": 12}
     assert run_id in here("list")
 
@@ -108,7 +111,9 @@ def test_files_that_cannot_be_read_or_written_are_told_in_a_line(tmp_path: Path,
     (tmp_path / "file").touch()
     assert here("init", "file", code=1) == "headrace: file: File exists\n"
     here("init", "shop")
-    assert "--graph g.png: write a name that ends in .svg" in here("dry-run", "shop", "--no-spark", "--graph", "g.png", code=2)
+    assert "--graph g.png: write a name that ends in .svg" in here(
+        "dry-run", "shop", "--no-spark", "--graph", "g.png", code=2
+    )
     assert "none/g.svg: No such file" in here("dry-run", "shop", "--no-spark", "--graph", "none/g.svg", code=1)
     sql = tmp_path / "shop" / "sql" / "per_minute.sql"
     sql.write_bytes(b"SELECT 1\n-- gr\xfc\xdfe\n")
@@ -126,7 +131,9 @@ def test_a_place_without_spark_is_told_before_spark_starts(here: Callable[..., s
     assert "start it (sbin/start-master.sh), or correct the address" in refused
     # What the command line says is not blamed on a line of the spec.
     refused = here("run", "shop", "--spark", "localhost", code=2)
-    assert refused.startswith("headrace: 'localhost' is not a place where Spark could run: write local[*], spark://host:7077")
+    assert refused.startswith(
+        "headrace: 'localhost' is not a place where Spark could run: write local[*], spark://host:7077"
+    )
 
 
 def test_dry_run_without_spark_draws_the_graph(tmp_path: Path, here: Callable[..., str]) -> None:
@@ -139,7 +146,12 @@ def test_dry_run_without_spark_draws_the_graph(tmp_path: Path, here: Callable[..
 
 
 def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path, environment: dict[str, str]) -> None:
-    code = "import sys; sys.modules['yaml'] = None; sys.modules['pyspark'] = None; from headrace.cli.main import main; main(['pipeline', 'run', '--once'])"
+    code = (
+        "import sys; sys.modules['yaml'] = None; sys.modules['pyspark'] = None; from headrace.cli.main import main;"
+        " main(['pipeline', 'run', '--once'])"
+    )
     (tmp_path / "pipeline.yaml").write_text("name: x\n")
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stderr.strip()) == (1, "pipelines need Spark: pip install 'headrace[spark]'")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.spark.pipelines.project import write_project
+from headrace.spark.pipelines.new_project import write_project
 from headrace.testing.broker import TestBroker
+from tests.spark.pipeline_data import create, orders, read_all, send
 from tests.spark.servers import connect_server, standalone_cluster
-from tests.spark.test_pipeline_topics import create, orders, read_all, send
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,14 @@ def test_standalone_cluster(spark: "SparkSession", tmp_path: Path) -> None:
     topical = tmp_path / "topical"
     write_project(topical, "topics", "topical")
     with standalone_cluster(tmp_path) as master, TestBroker() as broker:
-        python = ("--spark", master, "--conf", f"spark.pyspark.python={sys.executable}", "--conf", "spark.executor.memory=512m")
+        python = (
+            "--spark",
+            master,
+            "--conf",
+            f"spark.pyspark.python={sys.executable}",
+            "--conf",
+            "spark.executor.memory=512m",
+        )
         check_files(spark, project, run_once(project, tmp_path / "runs", *python))
         create(broker, "orders", "orders-unreadable")
         send(broker, "orders", [*orders(0, 100, 0), *orders(100, 10, 9)])
@@ -70,7 +77,13 @@ def test_project_of_sparks_own_declarative_pipelines(tmp_path: Path) -> None:
     for _ in range(2):
         words = [sys.executable, "-m", "headrace", "pipeline", "run", str(project), "--spark", "local[2]"]
         done = subprocess.run(
-            words, env=os.environ | {"HEADRACE_RUNS": str(tmp_path / "runs")}, capture_output=True, text=True, timeout=400
+            words,
+            env=os.environ | {"HEADRACE_RUNS": str(tmp_path / "runs")},
+            capture_output=True,
+            text=True,
+            timeout=400,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+        noise = [text for text in (done.stdout + done.stderr).splitlines() if not text.startswith("20")]
+        assert noise == []
     assert list((project / "spark-warehouse/positive").glob("*.parquet"))

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.spark.pipelines.runner import PipelineRun
-from headrace.spark.pipelines.spec import Pipeline
+from headrace.spark.pipelines.run.pipeline_run import PipelineRun
+from headrace.spark.pipelines.spec.model import Pipeline
 from tests.spark.pipeline_project import Project
 
 if TYPE_CHECKING:
@@ -98,8 +98,12 @@ def cut_before_files(folder: Path) -> None:
     newest.unlink()
 
 
-@pytest.mark.parametrize("cut", [cut_before_batch_commit, cut_before_sink_commit, cut_before_files], ids=lambda cut: cut.__name__)
-def test_crash_between_steps(spark: "SparkSession", finished: Path, tmp_path: Path, cut: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "cut", [cut_before_batch_commit, cut_before_sink_commit, cut_before_files], ids=lambda cut: cut.__name__
+)
+def test_crash_between_steps(
+    spark: "SparkSession", finished: Path, tmp_path: Path, cut: Callable[[Path], None]
+) -> None:
     # Paths are part of what Spark keeps, so the copy takes the place of the original.
     kept = tmp_path / "kept"
     shutil.copytree(finished, kept)
@@ -148,7 +152,9 @@ class Driver:
 
 def batch_is_open(project: Project, number: int) -> Callable[[], bool]:
     checkpoint = project.folder / ".headrace/again/checkpoints/out"
-    return lambda: (checkpoint / "offsets" / str(number)).exists() and not (checkpoint / "commits" / str(number)).exists()
+    return lambda: (
+        (checkpoint / "offsets" / str(number)).exists() and not (checkpoint / "commits" / str(number)).exists()
+    )
 
 
 def test_driver_killed_in_mid_batch_goes_on_exactly_once(spark: "SparkSession", tmp_path: Path) -> None:

@@ -1,19 +1,19 @@
-"""Pipelines from topics to topics and files: typed values, dead letters, groups that show the lag, what is refused before Spark."""
+"""Pipelines from topics to topics and files: typed values, dead letters, groups that show the lag, what is refused
+before Spark."""
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
-from headrace.client.admin import Admin
-from headrace.spark.pipelines.outside import check_outside
-from headrace.spark.pipelines.problems import SpecInvalid
-from headrace.spark.pipelines.runner import PipelineRun
+from headrace.spark.pipelines.checks.preflight import check_before_start
+from headrace.spark.pipelines.run.pipeline_run import PipelineRun
+from headrace.spark.pipelines.spec.problems import SpecInvalid
 from headrace.testing.broker import TestBroker
+from tests.spark.pipeline_data import create, orders, read_all, send
 from tests.spark.pipeline_project import Project
 
 if TYPE_CHECKING:
@@ -53,45 +53,6 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path / "topical")
 
 
-def create(broker: TestBroker, *topics: str) -> None:
-    async def work() -> None:
-        async with Admin(broker.bootstrap) as admin:
-            for topic in topics:
-                await admin.create_topic(topic, 3, 1)
-
-    asyncio.run(work())
-
-
-def send(broker: TestBroker, topic: str, values: list[bytes]) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for n, value in enumerate(values):
-        producer.produce(topic, value, key=f"k{n}")
-    assert producer.flush(30) == 0
-
-
-def read_all(broker: TestBroker, topic: str) -> list[Any]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": f"test-{topic}",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    partitions = list(consumer.list_topics(topic, 30).topics[topic].partitions)
-    consumer.assign([TopicPartition(topic, one, 0) for one in partitions])
-    found, ended = [], set()
-    while len(ended) < len(partitions):
-        message = consumer.poll(30)
-        assert message is not None
-        if message.error():
-            ended.add(message.partition())
-        else:
-            found.append(message)
-    consumer.close()
-    return found
-
-
 def committed(broker: TestBroker, group: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
     found = consumer.committed([TopicPartition(topic, one) for one in range(3)], 30)
@@ -99,20 +60,11 @@ def committed(broker: TestBroker, group: str, topic: str) -> int:
     return sum(one.offset for one in found if one.offset > 0)
 
 
-def orders(first: int, count: int, minute: int) -> list[bytes]:
-    return [
-        json.dumps(
-            {"id": n, "country": "CH" if n % 2 else "DE", "amount": n % 10, "at": f"2024-01-01T00:{minute:02}:00Z"}
-        ).encode()
-        for n in range(first, first + count)
-    ]
-
-
 def test_topic_to_topic_and_files(spark: "SparkSession", broker: TestBroker, project: Project) -> None:
     create(broker, "orders", "unreadable")
     send(broker, "orders", [*orders(0, 150, 0), b"not json", *orders(150, 50, 0), *orders(200, 50, 9)])
     pipeline = project.spec(SPEC, BROKER=broker.bootstrap)
-    check_outside(pipeline, create=True)
+    check_before_start(pipeline, create_topics=True)
     snapshots: list[dict[str, Any]] = []
     outcome = PipelineRun(pipeline, spark, bounded=True, on_update=snapshots.append).go()
     assert (outcome.state, outcome.error) == ("done", "")
@@ -121,13 +73,21 @@ def test_topic_to_topic_and_files(spark: "SparkSession", broker: TestBroker, pro
     assert [row[0] for row in rows] == [n for n in range(250) if n % 10]
     counts = read_all(broker, "counts")
     values = [json.loads(message.value()) for message in counts]
-    assert {(value["country"], value["orders"]) for value in values if value["minute"].startswith("2024-01-01T00:00")} == {
+    assert {
+        (value["country"], value["orders"]) for value in values if value["minute"].startswith("2024-01-01T00:00")
+    } == {
         ("CH", 100),
         ("DE", 80),
     }
     assert all(message.key().decode() == value["country"] for message, value in zip(counts, values))
     assert counts[0].headers() == [("made_by", b"headrace")]
     assert b"not json" in [message.value() for message in read_all(broker, "unreadable")]
+    read_and_dead = {(query["rows_in"], sum(query["dead_letters"].values())) for query in outcome.snapshot["queries"]}
+    assert read_and_dead == {(251, 1)}
+    assert {query["sink"]: query["rows_out"] for query in outcome.snapshot["queries"]} == {
+        "archive": len(rows),
+        "counts": len(counts),
+    }
     # Both queries have read everything, and any tool can see that.
     assert committed(broker, "topical-archive", "orders") == 251
     assert committed(broker, "topical-counts", "orders") == 251
@@ -157,7 +117,7 @@ def test_changed_rows_reach_a_topic(spark: "SparkSession", broker: TestBroker, p
     create(broker, "clicks")
     send(broker, "clicks", [b"a", b"b", b"a", b"a"])
     pipeline = project.spec(UPDATES, BROKER=broker.bootstrap)
-    check_outside(pipeline, create=True)
+    check_before_start(pipeline, create_topics=True)
     outcome = PipelineRun(pipeline, spark, bounded=True).go()
     assert (outcome.state, outcome.error) == ("done", "")
     last = {message.key(): message.value() for message in read_all(broker, "totals")}
@@ -166,7 +126,7 @@ def test_changed_rows_reach_a_topic(spark: "SparkSession", broker: TestBroker, p
 
 def problems(project: Project, text: str, **environment: str) -> str:
     with pytest.raises(SpecInvalid) as raised:
-        check_outside(project.spec(text, **environment))
+        check_before_start(project.spec(text, **environment))
     return str(raised.value)
 
 
@@ -175,16 +135,22 @@ def test_what_is_wrong_outside_is_said_before_spark_starts(broker: TestBroker, p
     text = problems(project, SPEC.replace("topic: orders\n", "topic: visit\n"), BROKER=broker.bootstrap)
     assert "pipeline.yaml:5: sources.orders.topic: there is no topic visit" in text and "did you mean 'visits'?" in text
     text = problems(
-        project, SPEC.replace(", create_partitions: 2", "").replace("topic: counts", "topic: nowhere"), BROKER=broker.bootstrap
+        project,
+        SPEC.replace(", create_partitions: 2", "").replace("topic: counts", "topic: nowhere"),
+        BROKER=broker.bootstrap,
     )
     assert "sinks.counts.topic: there is no topic nowhere" in text and "create_partitions" in text
     text = problems(project, SPEC.replace("maxOffsetsPerTrigger", "maxOffsetPerTriger"), BROKER=broker.bootstrap)
     assert "sources.orders.options.maxOffsetPerTriger: " in text and "did you mean 'maxOffsetsPerTrigger'?" in text
-    text = problems(project, SPEC.replace("topic: orders\n", "topic: orders\n    start: soon\n"), BROKER=broker.bootstrap)
+    text = problems(
+        project, SPEC.replace("topic: orders\n", "topic: orders\n    start: soon\n"), BROKER=broker.bootstrap
+    )
     assert "pipeline.yaml:6: sources.orders.start: " in text and "soon" in text
     text = problems(project, SPEC.replace("amount DOUBLE, at", "amount DUBLE, at"), BROKER=broker.bootstrap)
     assert "pipeline.yaml:6: sources.orders.value.schema: " in text
     text = problems(project, SPEC, BROKER="127.0.0.1:1")
     assert "pipeline.yaml:2: bootstrap: the broker 127.0.0.1:1 cannot be asked" in text and "headrace up" in text
-    text = problems(project, SPEC.replace("files: out/clean", "files: out/clean, format: delta"), BROKER=broker.bootstrap)
+    text = problems(
+        project, SPEC.replace("files: out/clean", "files: out/clean, format: delta"), BROKER=broker.bootstrap
+    )
     assert "sinks.archive.format: Spark has no jar for delta" in text and "packages" in text

@@ -1,4 +1,5 @@
-"""A session that anybody builds, run by a path without an activated environment: it knows Headrace, and errors are sentences."""
+"""A session that anybody builds, run by a path without an activated environment: it knows Headrace, and errors are
+sentences."""
 
 import os
 import subprocess
@@ -47,7 +48,12 @@ def run_job(broker: TestBroker, folder: Path, *, before: str = "", after: str = 
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "VIRTUAL_ENV"))}
     environment["PATH"] = "/usr/bin:/bin"  # no activated environment: `python3` there is another one, or none
     done = subprocess.run(
-        [sys.executable, str(job), broker.bootstrap], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+        [sys.executable, str(job), broker.bootstrap],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "BrokenPipeError" not in done.stderr

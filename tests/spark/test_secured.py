@@ -6,9 +6,13 @@ import pickle
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from headrace.cli.app import run as command
 from headrace.client import (
@@ -19,27 +23,28 @@ from headrace.client import (
     SettingRefused,
     read_security,
 )
-from headrace.client.cluster import Cluster
-from headrace.client.group_consumer import GroupConsumer
-from headrace.client.producer_core import OutgoingBatch, ProducerCore
+from headrace.client.consume.consumer import GroupConsumer
+from headrace.client.net.cluster import Cluster
+from headrace.client.produce.producer import OutgoingBatch, ProducerCore
 from headrace.client.raw import fetch
 from headrace.records.batch import Record, build_batch, iter_records
-from headrace.spark.pipelines.load import load_pipeline
-from headrace.spark.pipelines.outside import prepare_topics, topic_ends
-from headrace.spark.schema import source_schema
-from headrace.spark.stream import HeadraceStreamReader
+from headrace.spark.pipelines.checks.topics import prepare_topics, topic_ends
+from headrace.spark.pipelines.spec.load import load_pipeline
+from headrace.spark.source.schema import source_schema
+from headrace.spark.source.stream import HeadraceStreamReader
 from tests.reference import spark_kafka
 from tests.reference.apache import Unavailable
 from tests.reference.certificates import PASSWORD, Identity
-from tests.reference.secured import SECRET, secured_kafka
+from tests.reference.secured import SECRET, SecuredKafka, secured_kafka
 from tests.spark.source_data import committed, make, put_numbers
 from tests.spark.topics import records_of
+from tests.waiting import run
 
 pytestmark = pytest.mark.reference
 
 
 @pytest.fixture(scope="module")
-def kafka():
+def kafka() -> Iterator[SecuredKafka]:
     try:
         with secured_kafka() as broker:
             yield broker
@@ -55,19 +60,19 @@ def now_ms() -> int:
 QUEUED_BYTES_MAX = 16 << 10
 
 
-def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, 60))
-
-
-async def connect(address, settings) -> int:
+async def connect(address: str, settings: Mapping[str, str]) -> int:
     """How many brokers there are."""
     async with Admin(address, security=read_security(settings)) as admin:
         await admin.cluster.metadata(None)
         return len(admin.cluster.brokers)
 
 
-def mutual(kafka, identity) -> dict[str, str]:
-    text = {"ssl.keystore.certificate.chain": identity.pem, "ssl.keystore.key": identity.key_pem("pw"), "ssl.key.password": "pw"}
+def mutual(kafka: SecuredKafka, identity: Identity) -> dict[str, str]:
+    text = {
+        "ssl.keystore.certificate.chain": identity.pem,
+        "ssl.keystore.key": identity.key_pem("pw"),
+        "ssl.key.password": "pw",
+    }
     return kafka.settings("MUTUAL") | {"ssl.keystore.type": "PEM"} | text
 
 
@@ -78,11 +83,11 @@ def mutual(kafka, identity) -> dict[str, str]:
     ("listener", "mechanism"),
     [("TLS", "PLAIN"), ("LOGIN", "PLAIN"), ("BOTH", "PLAIN"), ("BOTH", "SCRAM-SHA-256"), ("BOTH", "SCRAM-SHA-512")],
 )
-def test_every_way_to_connect(kafka, listener, mechanism):
+def test_every_way_to_connect(kafka: SecuredKafka, listener: str, mechanism: str) -> None:
     assert run(connect(kafka.at(listener), kafka.settings(listener, mechanism))) == 1
 
 
-def test_a_client_shows_its_certificate(kafka, tmp_path):
+def test_a_client_shows_its_certificate(kafka: SecuredKafka, tmp_path: Path) -> None:
     assert run(connect(kafka.at("MUTUAL"), mutual(kafka, kafka.client))) == 1
     stores = {
         "ssl.truststore.location": str(kafka.ca.trust_store(tmp_path / "trust.p12")),
@@ -95,7 +100,7 @@ def test_a_client_shows_its_certificate(kafka, tmp_path):
     assert run(connect(kafka.at("MUTUAL"), kafka.settings("MUTUAL") | stores)) == 1
 
 
-def test_produce_fetch_and_a_group(kafka):
+def test_produce_fetch_and_a_group(kafka: SecuredKafka) -> None:
     security = read_security(kafka.settings("BOTH", "SCRAM-SHA-512"))
     bootstrap = kafka.at("BOTH")
     # Larger than any buffer on the way.
@@ -115,7 +120,9 @@ def test_produce_fetch_and_a_group(kafka):
                 got += [record.value for record in iter_records(answer.records)]
                 offset = len(got)
             assert got == values
-        consumer = GroupConsumer(bootstrap, group="secured", topics=["secured"], security=security, auto_offset_reset="earliest")
+        consumer = GroupConsumer(
+            bootstrap, group="secured", topics=["secured"], security=security, auto_offset_reset="earliest"
+        )
         async with consumer:
             seen: list[bytes | None] = []
             while len(seen) < len(values):
@@ -125,9 +132,10 @@ def test_produce_fetch_and_a_group(kafka):
     run(play())
 
 
-def test_logins_that_run_out_are_renewed_on_the_same_connection(kafka):
+def test_logins_that_run_out_are_renewed_on_the_same_connection(kafka: SecuredKafka) -> None:
     async def play() -> None:
-        # A machine that was busy for long enough may miss the moment; the broker then hangs up, and another one is opened.
+        # A machine that was busy for long enough may miss the moment; the broker then hangs up, and another one is
+        # opened.
         for _ in range(3):
             async with Cluster(kafka.at("SHORT"), security=read_security(kafka.settings("SHORT"))) as cluster:
                 connection = await cluster.any_connection()
@@ -144,7 +152,7 @@ def test_logins_that_run_out_are_renewed_on_the_same_connection(kafka):
 
 
 @pytest.mark.soak
-def test_records_keep_their_order_while_logins_are_renewed(kafka):
+def test_records_keep_their_order_while_logins_are_renewed(kafka: SecuredKafka) -> None:
     security = read_security(kafka.settings("SHORT"))
 
     async def play() -> None:
@@ -171,13 +179,23 @@ def test_records_keep_their_order_while_logins_are_renewed(kafka):
     run(play())
 
 
-def test_what_goes_wrong_is_told_in_one_sentence(kafka, tmp_path):
+def test_what_goes_wrong_is_told_in_one_sentence(kafka: SecuredKafka, tmp_path: Path) -> None:
     tls, both, login = kafka.settings("TLS"), kafka.settings("BOTH", "SCRAM-SHA-512"), kafka.settings("LOGIN")
     stranger = Identity("stranger")
     other_ca = {"security.protocol": "SSL", "ssl.truststore.certificates": stranger.pem}
     cases = [
-        ("BOTH", kafka.settings("BOTH", "SCRAM-SHA-512", "wr0ng"), SecurityFailed, r"refused the login of 'alice' by SCRAM-SHA-512"),
-        ("BOTH", kafka.settings("BOTH", "PLAIN", "wr0ng"), SecurityFailed, r"refused the login.*check username and password"),
+        (
+            "BOTH",
+            kafka.settings("BOTH", "SCRAM-SHA-512", "wr0ng"),
+            SecurityFailed,
+            r"refused the login of 'alice' by SCRAM-SHA-512",
+        ),
+        (
+            "BOTH",
+            kafka.settings("BOTH", "PLAIN", "wr0ng"),
+            SecurityFailed,
+            r"refused the login.*check username and password",
+        ),
         ("LOGIN", kafka.settings("LOGIN", "SCRAM-SHA-256"), SecurityFailed, r"by SCRAM-SHA-256, but PLAIN"),
         ("TLS", other_ca, SecurityFailed, r"nobody that this client trusts.*ssl\.truststore\.location"),
         ("TLS", {"security.protocol": "SSL"}, SecurityFailed, r"nobody that this client trusts"),
@@ -185,7 +203,12 @@ def test_what_goes_wrong_is_told_in_one_sentence(kafka, tmp_path):
         ("MUTUAL", kafka.settings("MUTUAL"), SecurityFailed, r"may want a certificate of this client"),
         ("MUTUAL", mutual(kafka, stranger), SecurityFailed, r"does not trust this client's certificate"),
         # The broker's key is elliptic: it has no such suite to offer.
-        ("TLS", tls | {"ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}, SecurityFailed, r"do not agree on TLS"),
+        (
+            "TLS",
+            tls | {"ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"},
+            SecurityFailed,
+            r"do not agree on TLS",
+        ),
         ("TLS", {}, SecurityFailed, r"speaks TLS: set security\.protocol to SSL or SASL_SSL"),
         ("BOTH", login, SecurityFailed, r"speaks TLS: set security\.protocol to SASL_SSL"),
         ("LOGIN", {}, ConnectionLost, r"may want a login: set security\.protocol to SASL_PLAINTEXT"),
@@ -205,9 +228,11 @@ def test_what_goes_wrong_is_told_in_one_sentence(kafka, tmp_path):
     assert run(connect(kafka.at("ELSEWHERE"), unchecked)) == 1
 
 
-def test_a_file_that_goes_away_is_named_when_the_connection_is_made(kafka, tmp_path):
+def test_a_file_that_goes_away_is_named_when_the_connection_is_made(kafka: SecuredKafka, tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text(kafka.ca.pem)
-    security = read_security({"security.protocol": "SSL", "ssl.truststore.location": str(tmp_path / "ca.pem")}, prefix="kafka.")
+    security = read_security(
+        {"security.protocol": "SSL", "ssl.truststore.location": str(tmp_path / "ca.pem")}, prefix="kafka."
+    )
     (tmp_path / "ca.pem").unlink()
 
     async def play() -> None:
@@ -220,13 +245,15 @@ def test_a_file_that_goes_away_is_named_when_the_connection_is_made(kafka, tmp_p
 # -- commands
 
 
-def test_commands_connect_by_a_file_of_settings(kafka, tmp_path, capsys):
+def test_commands_connect_by_a_file_of_settings(
+    kafka: SecuredKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def call(*words: str) -> tuple[int, str]:
         # A context of its own: a command in this process must leave nothing behind.
         try:
             code = copy_context().run(command, [*words, "-b", kafka.at("BOTH"), "--command-config", str(file)])
         except SystemExit as end:
-            code = end.code or 0
+            code = int(end.code or 0)
         captured = capsys.readouterr()
         return code, captured.out + captured.err
 
@@ -250,19 +277,26 @@ def _properties(settings: dict[str, str]) -> str:
 # -- Spark
 
 
-def options(kafka, *args) -> dict[str, str]:
+def options(kafka: SecuredKafka, *args: Any) -> dict[str, str]:
     given = {"bootstrap.servers": kafka.at("BOTH"), **kafka.settings("BOTH", *args)}
     return {f"kafka.{name}": value for name, value in given.items()}
 
 
-def test_spark_reads_and_writes_with_a_login_over_tls(spark, kafka):
+def test_spark_reads_and_writes_with_a_login_over_tls(spark: SparkSession, kafka: SecuredKafka) -> None:
     given = options(kafka, "SCRAM-SHA-512")
     make(kafka.bootstrap, "spark-secured")
     make(kafka.bootstrap, "spark-dead")
-    frame = spark.range(500).selectExpr("CAST(id AS STRING) AS key", "IF(id = 7, 'broken', concat('{\"n\":', id, '}')) AS value")
+    frame = spark.range(500).selectExpr(
+        "CAST(id AS STRING) AS key", "IF(id = 7, 'broken', concat('{\"n\":', id, '}')) AS value"
+    )
     frame.write.format("headrace").options(**given).option("topic", "spark-secured").mode("append").save()
     # Letters are written by the task that reads.
-    letters = {"valueFormat": "json", "valueSchema": "n BIGINT", "badRows": "deadLetter", "deadLetterTopic": "spark-dead"}
+    letters = {
+        "valueFormat": "json",
+        "valueSchema": "n BIGINT",
+        "badRows": "deadLetter",
+        "deadLetterTopic": "spark-dead",
+    }
     read = spark.read.format("headrace").options(**given, **letters).option("subscribe", "spark-secured").load()
     assert sorted(row.n for row in read.select("value.n").collect()) == [n for n in range(500) if n != 7]
     assert values_of(kafka, "spark-dead") == [b"broken"]
@@ -272,9 +306,11 @@ def test_spark_reads_and_writes_with_a_login_over_tls(spark, kafka):
     assert "s=ecret" not in plans.toString() + spark._jvm.PythonSQLUtils.explainString(plans, "formatted")
 
 
-def test_spark_blots_out_every_secret_where_it_shows_options(spark, kafka):
+def test_spark_blots_out_every_secret_where_it_shows_options(spark: SparkSession, kafka: SecuredKafka) -> None:
     """Event logs show options of some commands: what is secret must be so by Spark's own rules."""
-    secrets = {f"kafka.{name}": "hush" for name in ("ssl.truststore.password", "ssl.keystore.password", "ssl.key.password")}
+    secrets = {
+        f"kafka.{name}": "hush" for name in ("ssl.truststore.password", "ssl.keystore.password", "ssl.key.password")
+    }
     given = options(kafka, "SCRAM-SHA-512") | secrets
     scala = spark._jvm.PythonUtils.toScalaMap(given)
     shown = spark._jsparkSession.sessionState().conf().redactOptions(scala).toString()
@@ -282,8 +318,12 @@ def test_spark_blots_out_every_secret_where_it_shows_options(spark, kafka):
     assert "hush" not in shown and "s=ecret" not in shown
 
 
-def test_a_stream_tells_its_progress_with_a_login(kafka):
-    given = options(kafka, "PLAIN") | {"subscribe": "stream-secured", "startingOffsets": "earliest", "kafka.group.id": "g"}
+def test_a_stream_tells_its_progress_with_a_login(kafka: SecuredKafka) -> None:
+    given = options(kafka, "PLAIN") | {
+        "subscribe": "stream-secured",
+        "startingOffsets": "earliest",
+        "kafka.group.id": "g",
+    }
     make(kafka.bootstrap, "stream-secured")
     put_numbers(kafka.bootstrap, "stream-secured", 0, range(30))
     stream = HeadraceStreamReader(source_schema(given), given)
@@ -298,7 +338,7 @@ def test_a_stream_tells_its_progress_with_a_login(kafka):
     assert committed(kafka.bootstrap, "g") == {("stream-secured", 0): 30}
 
 
-def test_topics_of_a_pipeline_are_looked_up_with_its_login(kafka, tmp_path):
+def test_topics_of_a_pipeline_are_looked_up_with_its_login(kafka: SecuredKafka, tmp_path: Path) -> None:
     settings = "".join(f"  {name}: {json.dumps(value)}\n" for name, value in kafka.settings("BOTH", "PLAIN").items())
     text = (
         f"name: secured\nbootstrap: {kafka.at('BOTH')}\nkafka:\n{settings}"
@@ -314,16 +354,17 @@ def test_topics_of_a_pipeline_are_looked_up_with_its_login(kafka, tmp_path):
     assert problem.where.key == "kafka.security.protocol" and "refused the login of 'alice'" in problem.message
 
 
-def test_spark_is_told_of_a_wrong_password_before_any_task(spark, kafka):
+def test_spark_is_told_of_a_wrong_password_before_any_task(spark: SparkSession, kafka: SecuredKafka) -> None:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     given = options(kafka, "SCRAM-SHA-512", "wr0ng")
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
-    for attempt in (
+    attempts: tuple[Callable[[], object], ...] = (
         lambda: spark.read.format("headrace").options(**given).option("subscribe", "t").load().count(),
         lambda: frame.write.format("headrace").options(**given).option("topic", "t").mode("append").save(),
-    ):
+    )
+    for attempt in attempts:
         with pytest.raises((PySparkException, Py4JJavaError), match="refused the login of 'alice'") as error:
             attempt()
         assert "wr0ng" not in str(error.value)
@@ -331,7 +372,7 @@ def test_spark_is_told_of_a_wrong_password_before_any_task(spark, kafka):
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_sparks_own_connector_takes_the_same_options(kafka):
+def test_sparks_own_connector_takes_the_same_options(kafka: SecuredKafka) -> None:
     try:
         spark_kafka.jars()
     except Unavailable as missing:
@@ -348,5 +389,5 @@ def test_sparks_own_connector_takes_the_same_options(kafka):
     assert found["kafka"] == found["headrace"] == [str(i) for i in range(100)]
 
 
-def values_of(kafka, topic) -> list[bytes | None]:
+def values_of(kafka: SecuredKafka, topic: str) -> list[bytes | None]:
     return [record.value for records in records_of(kafka.bootstrap, topic).values() for record in records]

@@ -6,9 +6,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 pytest.importorskip("pyspark", reason="needs headrace[spark]")
 
@@ -21,17 +25,21 @@ LIMIT_S = 400.0
 
 
 @pytest.fixture(scope="module")
-def bootstrap(spark):
+def bootstrap(spark: SparkSession) -> Iterator[str]:
     with TestBroker() as broker:
         yield broker.bootstrap
 
 
-def fill(spark, bootstrap, topic, count, first=0):
+def fill(spark: SparkSession, bootstrap: str, topic: str, count: int, first: int = 0) -> None:
     frame = spark.range(first, first + count).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value")
-    frame.write.format("headrace").mode("append").options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic}).save()
+    frame.write.format("headrace").mode("append").options(
+        **{"kafka.bootstrap.servers": bootstrap, "topic": topic}
+    ).save()
 
 
-def start(spark, bootstrap, source, target, checkpoint, **options):
+def start(
+    spark: SparkSession, bootstrap: str, source: str, target: str, checkpoint: Path, **options: Any
+) -> StreamingQuery:
     """A query from topic to topic, some batches long, that ends when all is read."""
     frame = (
         spark.readStream.format("headrace")
@@ -44,16 +52,16 @@ def start(spark, bootstrap, source, target, checkpoint, **options):
     return frame.writeStream.format("headrace").options(**settings).trigger(availableNow=True).start()
 
 
-def finish(spark, *where, **options):
+def finish(spark: SparkSession, *where: Any, **options: Any) -> None:
     """Run a query to its end."""
     run_to_end(lambda: start(spark, *where, **options))
 
 
-def numbers(bootstrap, topic):
-    return Counter(int(r.value) for records in records_of(bootstrap, topic).values() for r in records)
+def numbers(bootstrap: str, topic: str) -> Counter[int]:
+    return Counter(int(r.value or b"") for records in records_of(bootstrap, topic).values() for r in records)
 
 
-def marks(bootstrap, topic):
+def marks(bootstrap: str, topic: str) -> set[tuple[tuple[bytes | None, ...], bytes | None]]:
     names = ("headrace.query", "headrace.batch", "headrace.partition", "headrace.row")
     return {
         (tuple(dict(r.headers)[name] for name in names), r.value)
@@ -62,7 +70,9 @@ def marks(bootstrap, topic):
     }
 
 
-def test_a_batch_that_runs_again_doubles_records_under_the_same_marks(spark, bootstrap, tmp_path):
+def test_a_batch_that_runs_again_doubles_records_under_the_same_marks(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
     make_topic(bootstrap, "again-in", partitions=2)
     make_topic(bootstrap, "again-out", partitions=2)
     fill(spark, bootstrap, "again-in", 1200)
@@ -79,13 +89,14 @@ def test_a_batch_that_runs_again_doubles_records_under_the_same_marks(spark, boo
     assert marks(bootstrap, "again-out") == before
 
 
-def test_killed_workers_lose_nothing(spark, bootstrap, tmp_path):
+def test_killed_workers_lose_nothing(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     make_topic(bootstrap, "kill-in", partitions=3)
     make_topic(bootstrap, "kill-out", partitions=3)
     fill(spark, bootstrap, "kill-in", 2000)
     query = start(spark, bootstrap, "kill-in", "kill-out", tmp_path / "cp")
     wait_until(lambda: sum(numbers(bootstrap, "kill-out").values()) >= 500 or not query.isActive)
     killed = kill_workers()
+    assert killed or not query.isActive
     try:
         query.awaitTermination(LIMIT_S)
     except Exception as error:
@@ -96,9 +107,9 @@ def test_killed_workers_lose_nothing(spark, bootstrap, tmp_path):
     assert set(found) == set(range(2000))
 
 
-def kill_workers():
-    """Every Python process that runs tasks of this process's Spark: the leaves under its JVM."""
-    children = {}
+def kill_workers() -> list[int]:
+    """Every Python process that runs tasks of this process's Spark, or waits for one."""
+    children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -111,8 +122,7 @@ def kill_workers():
         pid = left.pop()
         left += children.get(pid, ())
         try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"pyspark.daemon" in command and not children.get(pid) and b"pyspark.worker" in command:
+            if not children.get(pid) and Path(f"/proc/{pid}/comm").read_text() == "pyspark.worker\n":
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
         except OSError:
@@ -120,14 +130,14 @@ def kill_workers():
     return killed
 
 
-def wait_until(is_so, limit_s=LIMIT_S):
+def wait_until(is_so: Callable[[], object], limit_s: float = LIMIT_S) -> None:
     deadline = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < deadline, "it never came to that"
         time.sleep(0.05)
 
 
-def run_driver(bootstrap, source, target, checkpoint):
+def run_driver(bootstrap: str, source: str, target: str, checkpoint: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.spark.stream_driver", bootstrap, source, target, str(checkpoint)],
         cwd=ROOT,
@@ -137,7 +147,7 @@ def run_driver(bootstrap, source, target, checkpoint):
     )
 
 
-MOMENTS = {
+MOMENTS: dict[str, Callable[[str, str, Path], bool]] = {
     "planned": lambda bootstrap, target, checkpoint: (checkpoint / "offsets" / "1").exists(),
     "half written": lambda bootstrap, target, checkpoint: sum(numbers(bootstrap, target).values()) > 700,
     "committed": lambda bootstrap, target, checkpoint: (checkpoint / "commits" / "1").exists(),
@@ -148,7 +158,7 @@ MOMENTS = {
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("moment", list(MOMENTS))
-def test_a_killed_driver_loses_nothing(spark, bootstrap, tmp_path, moment):
+def test_a_killed_driver_loses_nothing(spark: SparkSession, bootstrap: str, tmp_path: Path, moment: str) -> None:
     topic = f"driver-{moment.replace(' ', '-')}"
     make_topic(bootstrap, f"{topic}-in", partitions=3)
     make_topic(bootstrap, f"{topic}-out", partitions=3)
@@ -166,7 +176,9 @@ def test_a_killed_driver_loses_nothing(spark, bootstrap, tmp_path, moment):
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("round_number", range(4))
-def test_a_killed_broker_loses_and_doubles_nothing_within_a_query(spark, tmp_path, round_number):
+def test_a_killed_broker_loses_and_doubles_nothing_within_a_query(
+    spark: SparkSession, tmp_path: Path, round_number: int
+) -> None:
     with TestBroker(tmp_path / "broker") as broker:
         make_topic(broker.bootstrap, "in", partitions=3)
         make_topic(broker.bootstrap, "out", partitions=3)
@@ -179,7 +191,7 @@ def test_a_killed_broker_loses_and_doubles_nothing_within_a_query(spark, tmp_pat
         assert set(numbers(broker.bootstrap, "out")) == set(range(4000))
 
 
-def test_a_wrong_option_ends_a_stream_before_it_writes(spark, bootstrap, tmp_path):
+def test_a_wrong_option_ends_a_stream_before_it_writes(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     make_topic(bootstrap, "wrong-in")
     with pytest.raises(Exception, match="did you mean 'dedupHeaders'"):
         finish(spark, bootstrap, "wrong-in", "wrong-out", tmp_path / "cp", dedupHeader="true")

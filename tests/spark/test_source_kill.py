@@ -1,4 +1,5 @@
-"""A driver killed at each step of a stream and started again: nothing is lost, and files of batches hold each row once."""
+"""A driver killed at each step of a stream and started again: nothing is lost, and files of batches hold each row
+once."""
 
 import json
 import os
@@ -6,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ LIMIT_S = 400
 
 
 @pytest.fixture
-def broker():
+def broker() -> Iterator[TestBroker]:
     with TestBroker() as running:
         yield running
 
@@ -76,8 +77,8 @@ class Job:
         return self.log.read_text(errors="replace")[-3000:]
 
 
-def test_killed_between_its_start_and_its_first_rows(broker, tmp_path) -> None:
-    """"latest" has moved on by the restart: only the checkpoint says where the query began."""
+def test_killed_between_its_start_and_its_first_rows(broker: TestBroker, tmp_path: Path) -> None:
+    """ "latest" has moved on by the restart: only the checkpoint says where the query began."""
     make(broker.bootstrap, "t", 2)
     put_numbers(broker.bootstrap, "t", 0, range(100))
     job = Job(broker, "t", tmp_path, die="batch-0-before")
@@ -97,7 +98,7 @@ STEPS = ["batch-0-before", "batch-0-after", "batch-1-before", "batch-1-after", "
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 @pytest.mark.parametrize("step", STEPS)
-def test_killed_at_each_step(broker, tmp_path, step, starting) -> None:
+def test_killed_at_each_step(broker: TestBroker, tmp_path: Path, step: str, starting: str) -> None:
     make(broker.bootstrap, "t", 2)
     put_numbers(broker.bootstrap, "t", 0, range(1000))
     job = Job(broker, "t", tmp_path, starting=starting, read={"maxOffsetsPerTrigger": "200"})
@@ -111,7 +112,7 @@ def test_killed_at_each_step(broker, tmp_path, step, starting) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_killed_at_any_moment_again_and_again(broker, tmp_path) -> None:
+def test_killed_at_any_moment_again_and_again(broker: TestBroker, tmp_path: Path) -> None:
     make(broker.bootstrap, "t", 3)
     job = Job(broker, "t", tmp_path, read={"maxOffsetsPerTrigger": "500"}, starting="earliest")
     made = 0
@@ -128,10 +129,12 @@ def test_killed_at_any_moment_again_and_again(broker, tmp_path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_the_broker_killed_and_started_again_under_a_running_stream(broker, tmp_path) -> None:
+def test_the_broker_killed_and_started_again_under_a_running_stream(broker: TestBroker, tmp_path: Path) -> None:
     make(broker.bootstrap, "t", 2)
     put_numbers(broker.bootstrap, "t", 0, range(5000))
-    job = Job(broker, "t", tmp_path, starting="earliest", read={"maxOffsetsPerTrigger": "300", "fetchOffset.numRetries": "30"})
+    job = Job(
+        broker, "t", tmp_path, starting="earliest", read={"maxOffsetsPerTrigger": "300", "fetchOffset.numRetries": "30"}
+    )
     job.start()
     job.wait_until(lambda: len(job.numbers()) > 1000, "some batches")
     broker.kill()

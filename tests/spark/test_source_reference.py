@@ -1,19 +1,22 @@
-"""Beside the originals: Spark's own Kafka connector against a Headrace broker, and format("headrace") against Apache Kafka."""
+"""Beside the originals: Spark's own Kafka connector against a Headrace broker, and format("headrace") against Apache
+Kafka."""
 
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.records.batch import Record
 from headrace.records.compression import Codec
-from headrace.spark.schema import source_schema
-from headrace.spark.source import batch_reader
-from headrace.spark.stream import HeadraceStreamReader
+from headrace.spark.source.batch import batch_reader
+from headrace.spark.source.schema import source_schema
+from headrace.spark.source.stream import HeadraceStreamReader
 from headrace.testing.broker import TestBroker
 from tests.reference import spark_kafka
-from tests.reference.apache import Unavailable
+from tests.reference.apache import ApacheKafka, Unavailable
 from tests.spark.source_data import T0, committed, make, put, put_numbers
 
 pytestmark = pytest.mark.reference
@@ -21,7 +24,7 @@ pytestmark = pytest.mark.reference
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_sparks_own_connector_reads_and_writes_the_same_here(tmp_path) -> None:
+def test_sparks_own_connector_reads_and_writes_the_same_here(tmp_path: Path) -> None:
     try:
         spark_kafka.jars()
     except Unavailable as missing:
@@ -39,13 +42,15 @@ def test_sparks_own_connector_reads_and_writes_the_same_here(tmp_path) -> None:
         command = [sys.executable, "-m", "tests.spark.connector_job", broker.bootstrap, "t", str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
         assert done.returncode == 0, done.stderr[-3000:]
-        found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("FOUND ")).removeprefix("FOUND "))
+        found = json.loads(
+            next(line for line in done.stdout.splitlines() if line.startswith("FOUND ")).removeprefix("FOUND ")
+        )
     assert len(found["kafka"]["all"]) == 20
     assert found["headrace"] == found["kafka"]
     assert found["written"] == list(range(50))
 
 
-def read(apache, topic, **options) -> dict[int, list[bytes]]:
+def read(apache: ApacheKafka, topic: str, **options: Any) -> dict[int, list[bytes]]:
     """What tasks of a batch query give, without a driver."""
     given = {"kafka.bootstrap.servers": f"127.0.0.1:{apache.port}", "subscribe": topic}
     given |= {name.replace("__", "."): value for name, value in options.items()}
@@ -57,16 +62,21 @@ def read(apache, topic, **options) -> dict[int, list[bytes]]:
     return found
 
 
-def test_apache_kafka_is_read_by_every_codec(apache) -> None:
+def test_apache_kafka_is_read_by_every_codec(apache: ApacheKafka) -> None:
     bootstrap = f"127.0.0.1:{apache.port}"
     make(bootstrap, "spark-codecs", len(Codec))
     for codec in Codec:
-        put(bootstrap, "spark-codecs", {int(codec): [[Record(0, T0, None, b"%d" % i) for i in range(500)]] * 4}, compression=codec)
+        put(
+            bootstrap,
+            "spark-codecs",
+            {int(codec): [[Record(0, T0, None, b"%d" % i) for i in range(500)]] * 4},
+            compression=codec,
+        )
     found = read(apache, "spark-codecs", kafka__max__partition__fetch__bytes="3000", maxRecordsPerPartition="333")
     assert found == {int(codec): [b"%d" % i for i in range(500)] * 4 for codec in Codec}
 
 
-def test_transactions_of_apache_kafka(apache) -> None:
+def test_transactions_of_apache_kafka(apache: ApacheKafka) -> None:
     import confluent_kafka as confluent
 
     bootstrap = f"127.0.0.1:{apache.port}"
@@ -91,7 +101,7 @@ def test_transactions_of_apache_kafka(apache) -> None:
     assert pieces == {0: kept}
 
 
-def test_a_stream_over_apache_kafka_commits_its_progress(apache) -> None:
+def test_a_stream_over_apache_kafka_commits_its_progress(apache: ApacheKafka) -> None:
     bootstrap = f"127.0.0.1:{apache.port}"
     make(bootstrap, "spark-stream", 2)
     put_numbers(bootstrap, "spark-stream", 0, range(30))
@@ -99,7 +109,12 @@ def test_a_stream_over_apache_kafka_commits_its_progress(apache) -> None:
     stream = HeadraceStreamReader(source_schema(options), options)
     start = stream.initialOffset()
     end = stream.latestOffset(start, stream.getDefaultReadLimit())
-    rows = [row for part in stream.partitions(start, end) for batch in stream.read(part) for row in batch["value"].to_pylist()]
+    rows = [
+        row
+        for part in stream.partitions(start, end)
+        for batch in stream.read(part)
+        for row in batch["value"].to_pylist()
+    ]
     assert rows == [b"%d" % i for i in range(30)]
     assert stream.latestOffset(end, stream.getDefaultReadLimit()) == end
     stream.stop()

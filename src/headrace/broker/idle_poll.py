@@ -2,9 +2,10 @@
 
 A process that sleeps is woken in some 40 µs on a virtual machine, as long as all of a small request takes. Where the
 next one has come within `POLL_S` nearly every time, asking the kernel over and over in between is quicker, and costs no
-more: going to sleep and waking up are work too. A connection that spoke twice in a row is asked most often, and by itself:
-that is quicker by some microseconds than a turn of the loop. Where requests are far apart, or so large that nobody would notice,
-the loop sleeps as always; so it does while a thread syncs, which would have to wait for the interpreter's lock.
+more: going to sleep and waking up are work too. A connection that spoke twice in a row is asked most often, and by
+itself: that is quicker by some microseconds than a turn of the loop. Where requests are far apart, or so large that
+nobody would notice, the loop sleeps as always; so it does while a thread syncs, which would have to wait for the
+interpreter's lock.
 """
 
 import os
@@ -16,7 +17,8 @@ POLL_S = 300e-6
 SMALL_BYTES = 4096
 """Of what came in one turn. Larger requests are about throughput: what they wait for is the copying."""
 NEEDED, MOST, MISSED = 8, 16, 4
-"""Points that polling needs, the most that are kept, and what one long pause takes: four pauses in five must be short."""
+"""Points that polling needs, the most that are kept, and what one long pause takes: four pauses in five must be
+short."""
 BUSY_TURNS, BUSY_POINTS = 3, -64
 """So many connections at once keep the loop awake by themselves; it is looked at again some turns later."""
 

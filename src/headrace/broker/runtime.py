@@ -5,7 +5,9 @@ Production hands it the kernel's; the simulator hands it a seeded world. No othe
 
 import asyncio
 import errno
+import os
 import random
+import resource
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -34,9 +36,16 @@ END_WAIT_S = 1.0
 EVERY_ADDRESS = "::"
 NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 """What a kernel says that was told to do without: then every address means every IPv4 address."""
+DESCRIPTORS_MAX = 1_000_000
+DESCRIPTORS_SPARE = 200
+"""For the metadata log, checkpoints, listeners and libraries."""
 KEEPALIVE_IDLE_S = 120
 KEEPALIVE_PROBE_S = 15
 SYSTEM_DEFAULT = -1
+
+
+class StartupError(Exception):
+    """Why the broker cannot start, in one line that says what to do."""
 
 
 class SocketOptions(NamedTuple):
@@ -99,19 +108,25 @@ class Runtime(Protocol):
     def steps(
         self, work: Callable[..., Iterator[T]], *arguments: Any, bytes_per_second: float = UNLIMITED
     ) -> AsyncIterator[T]:
-        """Run `work(disk, *arguments, pace)` where it cannot hold the loop's interpreter lock, and after everybody else.
+        """Run `work(disk, *arguments, pace)` where it cannot hold the loop's interpreter lock, and after everybody
+        else.
 
-        Each of its steps is taken here before it makes the next. Only OSErrors come back. `pace` is told of bytes that were
-        read, and sleeps off what was too fast.
+        Each of its steps is taken here before it makes the next. Only OSErrors come back. `pace` is told of bytes that
+        were read, and sleeps off what was too fast.
         """
         ...
 
     def run_all(self, work: list[Callable[[], None]]) -> None:
-        """Run blocking work side by side and wait for all of it; raises what one of them raised. Only while stopping."""
+        """Run blocking work side by side and wait for all of it; raises what one of them raised. Only while
+        stopping."""
         ...
 
     async def listen(
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, options: SocketOptions = DEFAULT_SOCKETS
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        options: SocketOptions = DEFAULT_SOCKETS,
     ) -> tuple[asyncio.AbstractServer, int]:
         """Take an address; returns the server, which serves from `start_serving` on, and the port it got."""
         ...
@@ -176,7 +191,11 @@ class SystemRuntime:
             done.result()
 
     async def listen(
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, options: SocketOptions = DEFAULT_SOCKETS
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        options: SocketOptions = DEFAULT_SOCKETS,
     ) -> tuple[asyncio.AbstractServer, int]:
         try:
             listener = _bound(host, port, options)
@@ -230,3 +249,41 @@ def _keep_alive(listener: socket.socket) -> None:
     for option, value in (("TCP_KEEPIDLE", KEEPALIVE_IDLE_S), ("TCP_KEEPINTVL", KEEPALIVE_PROBE_S), ("TCP_KEEPCNT", 5)):
         if hasattr(socket, option):
             listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def os_reason(error: OSError) -> str:
+    """Why an address could not be taken, in a few words."""
+    # Only the resolver's numbers are its own; the text of a failed bind says more than is needed.
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return (error.strerror or str(error)).lower()
+    return os.strerror(error.errno).lower()
+
+
+def memory_budget(config: BrokerConfig) -> int:
+    """Receive buffers of all connections together: what is configured, or an eighth of the machine's memory."""
+    configured: int = config["queued.max.request.bytes"]
+    if configured > 0:
+        return configured
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(256 << 20, int(total) // 8)
+
+
+class Descriptors(NamedTuple):
+    """How the file descriptors that the system grants are shared out."""
+
+    segments: int
+    connections: int
+
+    @staticmethod
+    def take() -> "Descriptors":
+        """Raise the soft limit to the hard one and divide it, some left for all the rest."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        granted = hard if hard != resource.RLIM_INFINITY else DESCRIPTORS_MAX
+        granted = min(granted, DESCRIPTORS_MAX)
+        # Never more than there are: a broker whose segments took them all could accept nobody.
+        granted = max(granted - DESCRIPTORS_SPARE, granted // 2)
+        # A segment that has to be opened again costs more than a connection refused costs anybody.
+        segments = granted * 6 // 10
+        return Descriptors(segments, granted - segments)

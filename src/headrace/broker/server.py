@@ -1,7 +1,8 @@
 """A broker: its parts put together, started and stopped in the right order.
 
-Start: lock and open the folders, load the metadata, recover the logs, apply the metadata to them, and only then
-listen. Stop: finish what is in flight, hand over, flush, mark the shutdown as clean.
+Start: take the ports, lock and open the folders, load the metadata, recover the logs, build all parts upon that, join
+the cluster, apply its metadata to the logs, and only then serve. Stop: finish what is in flight, hand over, flush, mark
+the shutdown as clean.
 """
 
 import asyncio
@@ -9,56 +10,99 @@ import errno
 import gc
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-from headrace.broker.connection import Connection
-from headrace.broker.controller import ActiveController
-from headrace.broker.controller_channel import ControllerChannel
-from headrace.broker.coordinator_runtime import GroupCoordinator
-from headrace.broker.departures import Departures
-from headrace.broker.farewell import LINGER_S
-from headrace.broker.frame_memory import FrameMemory
-from headrace.broker.handlers.fetch import FetchHandler
-from headrace.broker.handlers.metadata import TopicEntries
-from headrace.broker.handlers.produce import ProduceHandler
-from headrace.broker.handlers.record_checks import RecordChecks
-from headrace.broker.handlers.registry import CONTROLLER_HANDLERS, HANDLERS
-from headrace.broker.lag import LagWatch
-from headrace.broker.limits import ConnectionLimits, MemoryBudget
-from headrace.broker.maintenance import Maintenance
-from headrace.broker.metrics import Collector, GcWatch, Metrics
-from headrace.broker.node import ClientEndpoint, Node
-from headrace.broker.node import StartupError as StartupError
-from headrace.broker.partition import FSYNC, Environment, Partition
-from headrace.broker.peers import Peers
-from headrace.broker.repair import Repairs
-from headrace.broker.replicas import Replicas
-from headrace.broker.room import RoomWatch
-from headrace.broker.router import HotHandler, Router
-from headrace.broker.runtime import Runtime, SocketOptions, SystemRuntime
-from headrace.broker.syncer import Syncer
-from headrace.broker.turns import Turns
-from headrace.broker.waiters import TimerWheel
-from headrace.config import BrokerConfig, conflicts
-from headrace.config.listeners import Listener as Endpoint
-from headrace.metadata.delta import Delta
-from headrace.metadata.image import BROKER_CONFIG, Image
+from headrace.broker.cluster.auto_creation import AutoCreation
+from headrace.broker.cluster.controller_channel import ControllerChannel
+from headrace.broker.cluster.forwarding import Forwarding
+from headrace.broker.cluster.isolation import Isolation
+from headrace.broker.cluster.lifecycle import Lifecycle
+from headrace.broker.cluster.lost_brokers import LostBrokers
+from headrace.broker.cluster.node import Node
+from headrace.broker.cluster.opening import Opened, open_node
+from headrace.broker.cluster.peers import Peers
+from headrace.broker.cluster.producer_ids import ProducerIds
+from headrace.broker.cluster.quorum_network import QuorumNetwork
+from headrace.broker.controller.active import ActiveController
+from headrace.broker.coordinators.lag import LagWatch
+from headrace.broker.coordinators.leader_offsets import LeaderOffsets
+from headrace.broker.coordinators.runtime import GroupCoordinator
+from headrace.broker.coordinators.state_topic import StateTopics
+from headrace.broker.coordinators.transaction_partitions import TransactionPartitions
+from headrace.broker.coordinators.transactions import TransactionCoordinator
+from headrace.broker.dynamic_config import DynamicBrokerConfig
+from headrace.broker.fastpath.fast_path import FastPath
+from headrace.broker.handlers.registry import Parts, broker_handlers, controller_handlers, hot_handlers
+from headrace.broker.health import Health
+from headrace.broker.maintenance.cleaner import Cleaner
+from headrace.broker.maintenance.comparison import Comparison
+from headrace.broker.maintenance.disk_space_watch import DiskSpaceWatch
+from headrace.broker.maintenance.freed_memory import FreedMemory, c_library_trim
+from headrace.broker.maintenance.idle_connections import IdleConnections
+from headrace.broker.maintenance.retention import Retention
+from headrace.broker.maintenance.schedule import Maintenance
+from headrace.broker.maintenance.scrubber import Scrubber
+from headrace.broker.metadata_cache import MetadataCache, Registration
+from headrace.broker.metadata_publisher import MetadataPublisher
+from headrace.broker.metrics import GcWatch, Metrics
+from headrace.broker.net.connection import Connection
+from headrace.broker.net.connections import Connections, RequestLimits, no_fast_path
+from headrace.broker.net.limits import ConnectionLimits, MemoryBudget
+from headrace.broker.net.lingering_close import LINGER_S
+from headrace.broker.net.listener import Listener
+from headrace.broker.net.router import Handler, HotHandler, Router
+from headrace.broker.net.waiters import TimerWheel
+from headrace.broker.prometheus import Collector, Counted, MetricsServer
+from headrace.broker.replicas.assignments import AssignmentsManager
+from headrace.broker.replicas.checkpoints import Checkpoints
+from headrace.broker.replicas.cleaner_manager import CleanerManager
+from headrace.broker.replicas.deletions import DelayedDeletions
+from headrace.broker.replicas.deltas import DeltaQueue
+from headrace.broker.replicas.disk_space import DiskSpace
+from headrace.broker.replicas.environment import Environment
+from headrace.broker.replicas.fetchers import Fetchers
+from headrace.broker.replicas.hosted import Replicas
+from headrace.broker.replicas.isr import IsrChanges
+from headrace.broker.replicas.log_dir_failures import LogDirFailures
+from headrace.broker.replicas.partition import FSYNC
+from headrace.broker.replicas.partition_waiters import Wakeups
+from headrace.broker.replicas.repair import Repairs
+from headrace.broker.replicas.replica_fetcher import FetcherParts
+from headrace.broker.replicas.replica_logs import ReplicaLogs
+from headrace.broker.replicas.replica_manager import ReplicaManager
+from headrace.broker.replicas.standing import Standing
+from headrace.broker.replicas.syncer import Syncer
+from headrace.broker.replicas.truncation import TruncationParts
+from headrace.broker.runtime import (
+    Descriptors,
+    Runtime,
+    SocketOptions,
+    StartupError as StartupError,
+    SystemRuntime,
+    memory_budget,
+    os_reason,
+)
+from headrace.broker.tasks import Tasks
+from headrace.broker.transactions.brokers import Brokers
+from headrace.broker.transactions.marker_writer import MarkerWriter
+from headrace.broker.transactions.markers import MarkerSender
+from headrace.broker.transactions.membership import Membership
+from headrace.config import BrokerConfig, LogConfig, conflicts
+from headrace.metadata.controller import Controller
+from headrace.metadata.image import TOPIC_CONFIG, Image
 from headrace.protocol.api import ApiKey
 from headrace.replication.fetch_sessions import SessionCache
-from headrace.storage.log import Log
+from headrace.replication.throttle import Throttle
+from headrace.storage.checkpoints import new_uuid
 from headrace.storage.manager import LogManager
 
 logger = logging.getLogger("headrace.server")
 
 SWITCH_SECONDS = 0.001
-DESCRIPTORS_MAX = 1_000_000
-DESCRIPTORS_SPARE = 200
-"""For the metadata log, checkpoints, listeners and libraries."""
 DRAIN_SECONDS = 10.0
 """How long a stop waits for requests in flight."""
 
@@ -71,198 +115,354 @@ class Ready(NamedTuple):
     node_id: int
 
 
-class Settings(NamedTuple):
-    """Options read on the way of every request, looked up once."""
-
-    request_bytes_max: int
-    control_bytes_max: int
-    fetch_bytes_max: int
-    parked_requests_max: int
-
-    @staticmethod
-    def of(config: BrokerConfig) -> "Settings":
-        return Settings(
-            config["socket.request.max.bytes"],
-            config["control.request.max.bytes"],
-            config["fetch.max.bytes"],
-            config["max.parked.requests.per.connection"],
-        )
-
-
-class Listener:
-    """One address that clients, or other nodes, connect to."""
-
-    def __init__(self, broker: "Broker", endpoint: Endpoint, router: Router) -> None:
-        self.broker = broker
-        self.endpoint = endpoint
-        self.router = router
-        self.port = endpoint.port
-        self._server: asyncio.AbstractServer | None = None
-
-    async def bind(self) -> None:
-        """Take the port, so that it is known; nobody is served yet."""
-        host = self.endpoint.host or "::"
-        try:
-            options = SocketOptions.of(self.broker.config)
-            self._server, self.port = await self.broker.runtime.listen(
-                self._accept, host, self.endpoint.port, options
-            )
-        except OSError as error:
-            advice = "choose another with --port, or port 0 for any free one"
-            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-                advice = "--host must be a name or an address of this machine, or 0.0.0.0 for all it has"
-            raise StartupError(
-                f"cannot listen on {self.endpoint.host or '*'}:{self.endpoint.port}: {_reason(error)}; {advice}"
-            ) from error
-
-    async def serve(self) -> None:
-        assert self._server is not None
-        await self._server.start_serving()
-
-    def _accept(self) -> Connection:
-        return Connection(self)
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-
-    @property
-    def address(self) -> str:
-        host = self.endpoint.host or "0.0.0.0"
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-
-
 class Broker:
-    """One node of a cluster: a broker, a controller, or both; alone, both in one."""
+    """One node of a cluster: a broker, a controller, or both; alone, both in one.
+
+    What it consists of is built by `start`, in the order of the methods below, each part from those before it.
+    """
 
     def __init__(self, config: BrokerConfig, runtime: Runtime) -> None:
-        self.config = config
         self.runtime = runtime
         self.node_id = config.node_id
-        self.settings = Settings.of(config)
+        self.dynamic_config = DynamicBrokerConfig(config)
+        self.tasks = Tasks(runtime.loop)
         self.metrics = Metrics()
-        self.budget = MemoryBudget(_memory_budget(config))
-        self.turns = Turns(runtime.loop)
-        self.frame_memory = FrameMemory(runtime.loop, self.budget)
-        self.descriptors = Descriptors.take()
-        self.connection_limits = ConnectionLimits(
-            min(config["max.connections"], self.descriptors.connections), config["max.connections.per.ip"], config.max_connections_per_ip_overrides
-        )
-        self.topic_entries = TopicEntries()
-        self.connections: dict[Connection, None] = {}  # a set's order would not be repeatable
-        self.wheel = TimerWheel(runtime.loop, runtime.clock)
+        self.metadata = MetadataCache(self.node_id, config.inter_broker_listener)
+        self.registration = Registration(self.node_id, self._new_id())
+        self.peers = Peers(f"headrace-{self.node_id}")
         self.idle_poll = runtime.idle_poll()
-        self.sessions = SessionCache(
-            config["max.incremental.fetch.session.cache.slots"], lambda: runtime.random.randrange(1, 1 << 31)
+        self.descriptors = Descriptors.take()
+        self.logs = LogManager(
+            runtime.disk,
+            config.log_dirs,
+            node_id=config.node_id,
+            config_of=self._log_config,
+            make_uuid=self._new_id,
+            open_files_max=self.descriptors.segments,
+            producer_expiration_ms=config["producer.id.expiration.ms"],
         )
-        self.syncer = Syncer(runtime, self.metrics.sync_seconds, self.dir_failed)
+        endpoints = config.broker_listeners if config.is_broker else []
+        self.listeners = [Listener(runtime, endpoint, SocketOptions.of(config)) for endpoint in endpoints]
+        self.controller_listeners = [
+            Listener(runtime, endpoint, SocketOptions.of(config)) for endpoint in config.controller_listeners
+        ]
+        self._metrics_server = MetricsServer(config)
+        self._gc_watch = GcWatch(self.metrics, runtime.perf_counter)
+        self._is_built = False
+
+    def _new_id(self) -> bytes:
+        return new_uuid(self.runtime.random)
+
+    def _log_config(self, topic: str) -> LogConfig:
+        return LogConfig.from_topic(self.image.config(TOPIC_CONFIG, topic), self.config)
+
+    # ---- what it consists of
+
+    def _build(self, opened: Opened) -> None:
+        self._build_controller(opened)
+        self._build_replicas()
+        self._build_connections()
+        self._build_membership(opened)
+        self._build_groups()
+        self._build_transactions()
+        self._build_maintenance()
+        self._build_health()
+        self.publisher = MetadataPublisher(
+            self.quorum, self.metadata, self.dynamic_config, self.lost_brokers, self.replica_manager, self.groups,
+            self.transactions,
+        )  # fmt: skip
+        self._is_built = True
+
+    def _build_controller(self, opened: Opened) -> None:
+        """The controller, and this node's way to it."""
+        runtime, config = self.runtime, self.config
+        self.quorum = opened.quorum
+        self.deltas = DeltaQueue(runtime, self.tasks)
+        self.controller: ActiveController | None = None
+        """On a node with that role, whether or not it is the active one."""
+        if config.is_controller:
+            core = Controller(config.static, opened.cluster_id, runtime.random.randrange, self._new_id)
+            self.controller = ActiveController(runtime, self.tasks, config, self.quorum, core, self.deltas)
+        self.channel = ControllerChannel(runtime.clock, self.quorum, self.controller, self.peers)
+        self.forwarding = Forwarding(self.channel, self.dynamic_config)
+        self.producer_ids = ProducerIds(self.registration, self.channel)
+        self.lost_brokers = LostBrokers(self.metadata, runtime.clock)
+
+    def _build_replicas(self) -> None:
+        """The replicas on this node, and who copies, repairs and counts them."""
+        runtime, tasks, config, metadata, logs = self.runtime, self.tasks, self.config, self.metadata, self.logs
+        durable_acks = config["durability"] == FSYNC
+        lag_ms_max = config["replica.lag.time.max.ms"]
+        self.replicas = Replicas(self.node_id, metadata, self.deltas)
+        self.failures = LogDirFailures(logs, tasks)
+        self.syncer = Syncer(runtime, self.metrics.sync_seconds, self.failures.failed)
+        self.disk_space = DiskSpace(runtime, self.dynamic_config, logs, self.replicas)
+        self.checkpoints = Checkpoints(runtime, tasks, logs, self.replicas)
+        self.deletions = DelayedDeletions(runtime, logs)
+        self.cleaner_manager = CleanerManager(runtime, tasks, logs)
+        self.assignments = AssignmentsManager(runtime, tasks, metadata, self.registration, logs, self.channel)
+        self.standing = Standing(self.node_id, metadata, self.assignments)
+        self.repairs = Repairs(runtime, tasks, self.metrics, self.failures, self.cleaner_manager, self.standing)
+        self.isr = IsrChanges(runtime, tasks, self.metrics, self.registration, self.replicas, self.channel, lag_ms_max)
+        self.leader_throttle = Throttle()
+        self.fetchers = Fetchers(
+            FetcherParts(
+                runtime, tasks, self.dynamic_config, metadata, self.registration, self.syncer, self.metrics,
+                self.idle_poll, self.lost_brokers, self.standing, Throttle(),
+                TruncationParts(
+                    self.node_id, tasks, logs, self.failures, self.disk_space, self.repairs, self.standing, self.metrics
+                ),
+            )
+        )  # fmt: skip
         self.environment = Environment(
             node_id=self.node_id,
             wall_ms=runtime.clock.wall_ms,
+            monotonic_ms=runtime.clock.monotonic_ms,
             syncer=self.syncer,
-            durable_acks=config["durability"] == FSYNC,
+            durable_acks=durable_acks,
             validate_records=config["record.validation"] == "records",
-            fetchable=self._fetchable,
-            dir_failed=self.dir_failed,
+            eligible=self.standing.eligible,
+            lag_ms_max=lag_ms_max,
+            fetchable=Wakeups(runtime.loop).fetchable,
+            dir_failed=self.failures.failed,
+            no_space=self.disk_space.write_failed,
             run_in_thread=runtime.run_in_thread,
         )
-        self.repairs = Repairs(self)
-        self.replicas = Replicas(self, self.environment)
-        self.groups = GroupCoordinator(self)
-        self.lag = LagWatch(self)
-        self.departures = Departures(self)
-        self.peers = Peers(f"headrace-{self.node_id}")
-        self.controller: ActiveController | None = None
-        """On a node with that role, whether or not it is the active one; set when its folders are open."""
-        self.channel = ControllerChannel(self)
-        self.node = Node(self)
-        self.maintenance = Maintenance(self)
-        self.room = RoomWatch(self)
-        self.listeners: list[Listener] = []
-        self.controller_listeners: list[Listener] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._woken: dict[Partition, None] = {}
-        self._gc_watch = GcWatch(self.metrics, runtime.perf_counter)
-        self._metrics_server: Any = None
-        self.stopping = asyncio.Event()
-        self.draining = False
-        """Connections are answered and closed, one after the other."""
-        self.failure: BaseException | None = None
+        replica_logs = ReplicaLogs(
+            self.node_id, runtime.clock, self.dynamic_config, logs, self.assignments, self.checkpoints,
+            self.cleaner_manager, self.deletions, self.metrics, durable_acks,
+        )  # fmt: skip
+        self.replica_manager = ReplicaManager(
+            runtime, metadata, self.metrics, self.environment, self.replicas, self.deltas, replica_logs,
+            self.assignments, self.standing, self.disk_space, self.failures, self.repairs, self.isr, self.fetchers,
+        )  # fmt: skip
 
-    # ---- what handlers ask for
+    def _build_connections(self) -> None:
+        """What all connections share."""
+        runtime, config = self.runtime, self.config
+        limits = ConnectionLimits(
+            min(config["max.connections"], self.descriptors.connections),
+            config["max.connections.per.ip"],
+            config.max_connections_per_ip_overrides,
+        )
+        self.budget = MemoryBudget(memory_budget(config))
+        self.connections = Connections(
+            runtime,
+            RequestLimits.of(config),
+            limits,
+            self.budget,
+            self.metrics,
+            self.idle_poll,
+            self.syncer,
+            FastPath if config["fast.path"] == "on" else no_fast_path,
+        )
+        self.wheel = TimerWheel(runtime.loop, runtime.clock)
+        self.sessions = SessionCache(
+            config["max.incremental.fetch.session.cache.slots"], lambda: runtime.random.randrange(1, 1 << 31)
+        )
+        self.dynamic_config.listen(self._reconfigure)
+
+    def _build_membership(self, opened: Opened) -> None:
+        """This node among others."""
+        runtime = self.runtime
+        self.lifecycle = Lifecycle(
+            runtime, self.tasks, self.dynamic_config, self.metadata, self.registration, self.channel, self.logs,
+            self.failures, self.disk_space, self.replicas, self.connections,
+        )  # fmt: skip
+        self.node = Node(
+            runtime, self.tasks, self.dynamic_config, self.metadata, self.registration, opened, self.logs,
+            self.listeners, self.controller, self.channel, self.syncer, self.replicas, self.replica_manager,
+            self.assignments, self.checkpoints, self.lifecycle,
+        )  # fmt: skip
+        self.isolation = Isolation(
+            runtime.clock, self.config["broker.session.timeout.ms"], self.metadata, self.quorum, self.lifecycle,
+            self.replicas, self.replica_manager,
+        )  # fmt: skip
+
+    def _build_groups(self) -> None:
+        """The groups that this node coordinates, and how far they are behind."""
+        runtime = self.runtime
+        self.groups = GroupCoordinator(
+            runtime, self.tasks, self.dynamic_config, self.metadata, self.replicas, self.wheel
+        )
+        self.replica_manager.listen(self.groups.refresh_soon)
+        self.failures.listen(lambda log_dir: self.groups.refresh_soon(), lambda log: self.groups.refresh_soon())
+        leaders = LeaderOffsets(self.node_id, runtime.clock, self.metadata, self.peers)
+        self.lag = LagWatch(self.node_id, runtime, self.metadata, self.replicas, self.groups, leaders)
+
+    def _build_transactions(self) -> None:
+        """The transactions that this node coordinates, and those that write to what it leads."""
+        runtime, tasks, config, metadata = self.runtime, self.tasks, self.dynamic_config, self.metadata
+        brokers = Brokers(self.node_id, metadata, self.peers)
+        self.marker_writer = MarkerWriter(
+            self.replicas.by_name, self.groups, self.wheel, lambda: config["request.timeout.ms"], runtime.loop
+        )
+        sender = MarkerSender(
+            brokers,
+            lambda id, request: brokers.ask(id, ApiKey.WRITE_TXN_MARKERS, request, self.marker_writer.write),
+            tasks.spawn,
+            runtime.loop.call_later,
+        )
+        self.transactions = TransactionCoordinator(
+            runtime, tasks, config, metadata, self.replicas, self.wheel, self.producer_ids, sender
+        )
+        self.transaction_partitions = TransactionPartitions(metadata, self.transactions)
+        here = self.transaction_partitions.here
+        self.membership = Membership(
+            self.transactions.leader_of,
+            lambda id, request: brokers.ask(id, ApiKey.ADD_PARTITIONS_TO_TXN, request, here),
+            tasks.spawn,
+            runtime.loop,
+        )
+        self.replica_manager.listen(self.transactions.refresh_soon)
+        self.failures.listen(
+            lambda log_dir: self.transactions.refresh_soon(), lambda log: self.transactions.refresh_soon()
+        )
+
+    def _build_maintenance(self) -> None:
+        """What is done by the clock."""
+        runtime, tasks, config = self.runtime, self.tasks, self.dynamic_config
+        comparison = Comparison(self.node_id, self.metadata, self.peers, self.replicas, self.cleaner_manager)
+        self.scrubber = Scrubber(
+            runtime, tasks, config, self.metrics, self.metadata, self.logs, self.replicas, self.failures,
+            self.cleaner_manager, self.repairs, comparison,
+        )  # fmt: skip
+        self.cleaner = Cleaner(
+            runtime, config, self.metrics, self.replicas, self.cleaner_manager, self.checkpoints, self.deletions,
+            self.failures, self.scrubber.suspect,
+        )  # fmt: skip
+        self.retention = Retention(runtime, tasks, self.replicas, self.cleaner_manager, self.deletions, self.failures)
+        self.disk_space_watch = DiskSpaceWatch(
+            runtime, tasks, self.disk_space, self.isolation, self.retention, self.fetchers
+        )
+        self.maintenance = Maintenance(
+            runtime, tasks, config, self.metrics, self.environment, self.replicas, self.quorum, self.retention,
+            self.checkpoints, self.cleaner, self.scrubber, self.groups, self.transactions, self.lag,
+            IdleConnections(runtime, config, self.metrics, self.budget, self.connections),
+            FreedMemory(sys.getallocatedblocks, gc.collect, c_library_trim()),
+        )  # fmt: skip
+
+    def _build_health(self) -> None:
+        """What probes are told."""
+        self.health = Health(
+            self.node_id, self.runtime.loop, self.tasks, self.logs, self.metadata, self.quorum, self.replicas,
+            self.lifecycle if self.config.is_broker else None,
+        )  # fmt: skip
+
+    def _parts(self) -> Parts:
+        """What handlers are made of."""
+        channel, metadata, config = self.channel, self.metadata, self.dynamic_config
+        state_topics = StateTopics(config, metadata, channel)
+        return Parts(
+            runtime=self.runtime,
+            config=lambda: config.current,
+            metrics=self.metrics,
+            spawn=self.tasks.spawn,
+            wheel=self.wheel,
+            sessions=self.sessions,
+            environment=self.environment,
+            replicas=self.replicas,
+            isr=self.isr,
+            leader_throttle=self.leader_throttle,
+            logs=self.logs,
+            checkpoints=self.checkpoints,
+            disk_space=self.disk_space,
+            scrubber=self.scrubber,
+            groups=self.groups,
+            transactions=self.transactions,
+            transaction_partitions=self.transaction_partitions,
+            membership=self.membership,
+            marker_writer=self.marker_writer,
+            node=self.node,
+            quorum=self.quorum,
+            producer_ids=self.producer_ids,
+            lost_brokers=self.lost_brokers,
+            isolation=self.isolation,
+            controller=self.controller,
+            forwarding=self.forwarding,
+            auto_create=AutoCreation(channel, metadata, state_topics.creatable),
+            create_state_topic=state_topics.create,
+        )
+
+    def _router(self, hot: dict[int, HotHandler], handlers: dict[int, Handler]) -> Router:
+        return Router(hot, handlers, self.metrics, self.runtime, self.tasks.spawn)
+
+    def collector(self) -> Collector:
+        """What Prometheus is shown."""
+        counters = None if self.controller is None else self.controller.counters
+        return Collector(
+            Counted(
+                self.metrics, self.connections, self.wheel, self.budget, self.sessions, self.logs, self.disk_space,
+                self.replicas, self.fetchers, self.scrubber, self.lag, self.quorum, counters,
+            )
+        )  # fmt: skip
+
+    @property
+    def config(self) -> BrokerConfig:
+        """As it is now."""
+        return self.dynamic_config.current
 
     @property
     def image(self) -> Image:
         """The committed metadata."""
-        return self.node.image
+        return self.metadata.image
 
-    @property
-    def logs(self) -> LogManager:
-        return self.node.logs
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """Run a task that belongs to the broker. What it does not handle stops the broker, loudly."""
-        task = self.runtime.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-        return task
-
-    def _task_done(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.critical("an internal task failed; stopping", exc_info=error)
-            self.fail(error)
-
-    def fail(self, error: BaseException) -> None:
-        """Nothing more can be promised: stop, and do not call the end clean."""
-        self.failure = self.failure or error
-        self.stopping.set()
-
-    def nodes(self, connection: Connection) -> list[ClientEndpoint]:
-        """The live brokers, with the addresses that the client behind `connection` should use."""
-        return self.node.client_endpoints(connection)
+    def _reconfigure(self, config: BrokerConfig) -> None:
+        self.connections.requests = RequestLimits.of(config)
+        limits = self.connections.limits
+        limits.total = min(config["max.connections"], self.descriptors.connections)
+        limits.per_address = config["max.connections.per.ip"]
+        limits.overrides = config.max_connections_per_ip_overrides
 
     # ---- life
 
     async def start(self) -> None:
-        for line in conflicts.warnings(self.config):
+        """Returns once clients are served. Raises StartupError."""
+        config = self.config
+        for line in conflicts.warnings(config):
             logger.warning("%s", line)
-        self._make_listeners()
         # First, since this fails most often, and a broker that cannot start should have touched nothing.
         for listener in (*self.listeners, *self.controller_listeners):
-            await listener.bind()
-        self._check_metrics_port()
-        await self.node.open()
-        if self.config.is_broker:
-            self.room.start()
+            await _bind(listener)
+        self._metrics_server.check_port()
+        ports = {listener.endpoint.name: listener.port for listener in self.controller_listeners}
+        network = QuorumNetwork(self.peers)
+        self._build(open_node(config, self.runtime, self.logs, self.metadata, network, self._new_id, ports))
+        if config.is_broker:
+            self.disk_space_watch.start()
+        parts = self._parts()
         for listener in self.controller_listeners:
-            await listener.serve()
-        await self.node.join()
-        if self.node.alone and self.config.is_broker:
+            await listener.serve(self._router({}, controller_handlers(parts)), self.connections)
+        await self.node.join(ports)
+        self.publisher.follow()
+        if self.metadata.alone and config.is_broker:
             # Nobody else can answer for it: whoever connects should find a broker that leads.
-            await self.node.lead()
-            await self._settle()
+            await self._lead()
         self.maintenance.start()
-        self._start_metrics()
+        self._metrics_server.start(self.collector(), self.health)
         self._freeze()
-        for listener in self.listeners:
-            await listener.serve()
-        if self.config.is_broker and not self.node.lifecycle.running:
+        if config.is_broker:
+            await self._serve(parts)
+        if config.is_broker and not self.lifecycle.running:
             # Others must reach this broker before they are told that it leads something.
-            await self.node.lead()
-            await self._settle()
+            await self._lead()
+        self.health.serving = True
 
-    def _make_listeners(self) -> None:
-        if self.config.is_broker:
-            hot: dict[int, HotHandler] = {ApiKey.PRODUCE: RecordChecks(self, ProduceHandler(self)), ApiKey.FETCH: FetchHandler(self)}
-            router = Router(self, hot, HANDLERS)
-            self.listeners = [Listener(self, endpoint, router) for endpoint in self.config.broker_listeners]
-        if self.config.is_controller:
-            router = Router(self, {}, CONTROLLER_HANDLERS)
-            self.controller_listeners = [
-                Listener(self, endpoint, router) for endpoint in self.config.controller_listeners
-            ]
+    async def _serve(self, parts: Parts) -> None:
+        self.router = self._router(hot_handlers(parts), broker_handlers(parts))
+        for listener in self.listeners:
+            await listener.serve(self.router, self.connections)
+
+    async def _lead(self) -> None:
+        """Take leadership that waits for this node.
+
+        After an unclean stop, what recovery found is synced before anyone asks: no reader may see less than before.
+        """
+        await self.node.lead()
+        self.groups.refresh()
+        self.transactions.refresh()
+        while not self.syncer.idle and self.tasks.failure is None:
+            await asyncio.sleep(0.001)
 
     def _freeze(self) -> None:
         """Everything alive now stays alive: the collector need not look at it again and again."""
@@ -272,12 +472,8 @@ class Broker:
         gc.enable()
         self._gc_watch.start()
 
-    async def _settle(self) -> None:
-        """After an unclean stop, sync what recovery found before anyone asks: no reader may see less than before."""
-        while not self.syncer.idle and self.failure is None:
-            await asyncio.sleep(0.001)
-
     def ready(self) -> Ready:
+        """Where it can be reached."""
         listeners = self.listeners or self.controller_listeners
         return Ready(
             ", ".join(listener.address for listener in listeners), ", ".join(self.config.log_dirs), self.node_id
@@ -285,129 +481,67 @@ class Broker:
 
     async def stop(self) -> None:
         """Hand over, finish, flush and close. Safe to call after a failed start."""
-        await self.node.leave()
+        if self._is_built:
+            self.health.serving = False
+            await self.node.leave()
         for listener in self.listeners:
             await listener.stop()
-        self.draining = True
-        for connection in self._client_connections():
-            connection.finish()
-        await self._drain()
-        self.replicas.close()
-        self.room.stop()
-        self.maintenance.stop()
-        self.repairs.stop()
+        if self._is_built:
+            await self._drain()
+            self.replica_manager.close()
+            self.disk_space_watch.stop()
+            self.maintenance.stop()
         self._gc_watch.stop()
-        if self._metrics_server is not None:
-            self._metrics_server.shutdown()
-        await self.node.close()
-        for task in list(self._tasks):
-            task.cancel()
+        self._metrics_server.stop()
+        if self._is_built:
+            await self.node.close()
+        self.tasks.cancel()
         for listener in self.controller_listeners:
             await listener.stop()
-        for connection in list(self.connections):
-            connection.transport.abort()
+        if self._is_built:
+            for connection in list(self.connections):
+                connection.transport.abort()
+            self.wheel.close()
         self.peers.close()
-        self.wheel.close()
 
     def _client_connections(self) -> list[Connection]:
-        return [connection for connection in self.connections if connection.listener in self.listeners]
+        endpoints = {listener.endpoint for listener in self.listeners}
+        return [connection for connection in self.connections if connection.endpoint in endpoints]
 
     async def _drain(self) -> None:
         """Give waiting requests a moment; long polls need not run out, nor rebalances."""
+        self.connections.draining = True
+        for connection in self._client_connections():
+            connection.finish()
         self.groups.close()
+        self.transactions.close()
         for partition in self.replicas:
             for waiter in list(partition.fetch_waiters):
                 waiter.expire()
-        deadline = self.runtime.clock.monotonic_ms() + DRAIN_SECONDS * 1000
-        while self.runtime.clock.monotonic_ms() < deadline:
-            if all(not c.waiting and not c.outbox.blocked for c in self._client_connections()):
-                break
-            await asyncio.sleep(0.005)
-        deadline = self.runtime.clock.monotonic_ms() + LINGER_S * 1000
-        while self._client_connections() and self.runtime.clock.monotonic_ms() < deadline:
-            await asyncio.sleep(0.005)
-        # A sync that fails is told to one caller only: the logs must not be closed, and called whole, over its head.
-        deadline = self.runtime.clock.monotonic_ms() + DRAIN_SECONDS * 1000
-        while not self.syncer.idle and self.runtime.clock.monotonic_ms() < deadline:
-            await asyncio.sleep(0.001)
-
-    # ---- what happens to partitions
-
-    def metadata_loaded(self, image: Image) -> None:
-        """At start: what the last run knew. Nothing is led before this broker has registered."""
-        if image.config(BROKER_CONFIG, "") or image.config(BROKER_CONFIG, str(self.node_id)):
-            self._reconfigure(image)
-        if self.config.is_broker:
-            self.replicas.load(image)
-
-    def metadata_changed(self, delta: Delta, image: Image) -> None:
-        """Called in commit order, after the image has changed."""
-        if delta.brokers:
-            self.departures.metadata_changed(delta, delta.image)
-        if any(kind == BROKER_CONFIG for kind, _ in delta.configs):
-            self._reconfigure(image)
-        if self.config.is_broker:
-            self.replicas.apply(delta, image, self.groups.metadata_changed)
-
-    def _reconfigure(self, image: Image) -> None:
-        self.config = self.config.with_dynamic(
-            image.config(BROKER_CONFIG, ""), image.config(BROKER_CONFIG, str(self.node_id))
+        await self._until(
+            lambda: all(not c.waiting and not c.outbox.blocked for c in self._client_connections()), DRAIN_SECONDS
         )
-        for name, reason in self.config.ignored.items():
-            logger.warning("dynamic option %s is ignored: %s", name, reason)
-        self.settings = Settings.of(self.config)
-        self.connection_limits.total = min(self.config["max.connections"], self.descriptors.connections)
-        self.connection_limits.per_address = self.config["max.connections.per.ip"]
-        self.connection_limits.overrides = self.config.max_connections_per_ip_overrides
-        for topic in list(self.replicas.by_name):
-            self.replicas.reconfigure(topic, image)
+        await self._until(lambda: not self._client_connections(), LINGER_S)
+        # A sync that fails is told to one caller only: the logs must not be closed, and called whole, over its head.
+        await self._until(lambda: self.syncer.idle, DRAIN_SECONDS, 0.001)
 
-    def _fetchable(self, partition: Partition) -> None:
-        """Readers of `partition` can go on; together with all others of this turn of the loop."""
-        if not self._woken:
-            self.runtime.loop.call_soon(self._wake)
-        self._woken[partition] = None
+    async def _until(self, condition: Callable[[], bool], patience_s: float, look_s: float = 0.005) -> None:
+        deadline_ms = self.runtime.clock.monotonic_ms() + patience_s * 1000
+        while not condition() and self.runtime.clock.monotonic_ms() < deadline_ms:
+            await asyncio.sleep(look_s)
 
-    def _wake(self) -> None:
-        woken, self._woken = self._woken, {}
-        for partition in woken:
-            for waiter in list(partition.fetch_waiters):
-                waiter.advanced(partition)
 
-    def dir_failed(self, log: Log, error: OSError) -> None:
-        """A write or fsync failed: the directory is offline until a restart, the others serve on."""
-        self.node.dir_failed(log, error)
-        self.groups.refresh_soon()
-
-    # ---- metrics
-
-    def _check_metrics_port(self) -> None:
-        """What the metrics show exists only later, but whether their port is free should be known before."""
-        port = self.config["metrics.port"]
-        if port is not None and port > 0:
-            try:
-                socket.create_server((self.config["metrics.host"], port)).close()
-            except OSError as error:
-                raise self._no_metrics(error) from error
-
-    def _no_metrics(self, error: OSError) -> StartupError:
-        host, port = self.config["metrics.host"], self.config["metrics.port"]
-        return StartupError(f"cannot serve metrics on {host}:{port}: {_reason(error)}; choose another with --metrics-port")
-
-    def _start_metrics(self) -> None:
-        port = self.config["metrics.port"]
-        if port is None or port < 0:
-            return
-        from prometheus_client import CollectorRegistry, start_http_server
-
-        registry = CollectorRegistry()
-        registry.register(Collector(self))
-        host = self.config["metrics.host"]
-        try:
-            self._metrics_server, _ = start_http_server(port, host, registry)
-        except OSError as error:
-            raise self._no_metrics(error) from error
-        logger.info("metrics on http://%s:%d/metrics", host, self._metrics_server.server_port)
+async def _bind(listener: Listener) -> None:
+    try:
+        await listener.bind()
+    except OSError as error:
+        advice = "choose another with --port, or port 0 for any free one"
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            advice = "--host must be a name or an address of this machine, or 0.0.0.0 for all it has"
+        endpoint = listener.endpoint
+        raise StartupError(
+            f"cannot listen on {endpoint.host or '*'}:{endpoint.port}: {os_reason(error)}; {advice}"
+        ) from error
 
 
 async def serve(config: BrokerConfig, runtime: Runtime, ready: Callable[[Broker], None]) -> None:
@@ -419,17 +553,17 @@ async def serve(config: BrokerConfig, runtime: Runtime, ready: Callable[[Broker]
     try:
         if await _started(broker):
             ready(broker)
-            await broker.stopping.wait()
+            await broker.tasks.stopping.wait()
     finally:
         await broker.stop()
-    if broker.failure is not None:
-        raise broker.failure
+    if broker.tasks.failure is not None:
+        raise broker.tasks.failure
 
 
 async def _started(broker: Broker) -> bool:
     """False if it was told to stop before: a node may wait long for others of its cluster."""
     starting = asyncio.ensure_future(broker.start())
-    told = asyncio.ensure_future(broker.stopping.wait())
+    told = asyncio.ensure_future(broker.tasks.stopping.wait())
     try:
         await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -442,18 +576,11 @@ async def _started(broker: Broker) -> bool:
         await asyncio.gather(starting, told, return_exceptions=True)
 
 
-def _reason(error: OSError) -> str:
-    # Only the resolver's numbers are its own; the text of a failed bind says more than is needed.
-    if isinstance(error, socket.gaierror) or not error.errno:
-        return (error.strerror or str(error)).lower()
-    return os.strerror(error.errno).lower()
-
-
 def _stop_or_die(broker: Broker) -> None:
     """The first signal stops in order; the second is for those who cannot wait."""
-    if broker.stopping.is_set():
+    if broker.tasks.stopping.is_set():
         os._exit(130)
-    broker.stopping.set()
+    broker.tasks.stopping.set()
 
 
 def run(config: BrokerConfig, on_ready: Callable[[Ready], None]) -> None:
@@ -471,33 +598,3 @@ def run(config: BrokerConfig, on_ready: Callable[[Ready], None]) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
-
-
-def _memory_budget(config: BrokerConfig) -> int:
-    """Receive buffers of all connections together: what is configured, or an eighth of the machine's memory."""
-    configured: int = config["queued.max.request.bytes"]
-    if configured > 0:
-        return configured
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(256 << 20, int(total) // 8)
-
-
-class Descriptors(NamedTuple):
-    """How the file descriptors that the system grants are shared out."""
-
-    segments: int
-    connections: int
-
-    @staticmethod
-    def take() -> "Descriptors":
-        """Raise the soft limit to the hard one and divide it, some left for all the rest."""
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != hard:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        granted = hard if hard != resource.RLIM_INFINITY else DESCRIPTORS_MAX
-        granted = min(granted, DESCRIPTORS_MAX)
-        # Never more than there are: a broker whose segments took them all could accept nobody.
-        granted = max(granted - DESCRIPTORS_SPARE, granted // 2)
-        # A segment that has to be opened again costs more than a connection refused costs anybody.
-        segments = granted * 6 // 10
-        return Descriptors(segments, granted - segments)

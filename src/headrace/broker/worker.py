@@ -1,4 +1,5 @@
-"""Runs work that reads whole files in another process: here it would hold the interpreter lock, and every request would wait.
+"""Runs work that reads whole files in another process: here it would hold the interpreter lock, and every request would
+wait.
 
 The broker's end is an async iterator, the worker's a loop that sends one step and waits until it was taken.
 """
@@ -27,7 +28,7 @@ IOPRIO_IDLE = 3 << 13
 """Only when nobody else wants the disk. Schedulers that know no priorities pass it over."""
 
 
-class Pace:
+class Throttler:
     """A limit of bytes in a second: sleeps off what was too fast. Travels to the process that works."""
 
     def __init__(self, bytes_per_second: float) -> None:
@@ -89,7 +90,7 @@ def take_steps(
     """`work` at the far end of a pipe: sends steps, waits for True after each, ends with None or an OSError."""
     use_idle_disk_time()
     try:
-        for step in work(RealDisk(), *arguments, Pace(bytes_per_second)):
+        for step in work(RealDisk(), *arguments, Throttler(bytes_per_second)):
             connection.send(step)
             if not connection.recv():
                 return

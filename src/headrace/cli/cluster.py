@@ -1,24 +1,30 @@
-"""`headrace cluster`: status, elect, forget; moving replicas is in `cluster_moves`, the quorum in `cluster_quorum`, checks in `scrub`.
+"""`headrace cluster`: status, elect, forget; moving replicas is in `cluster_moves`, the quorum in `cluster_quorum`,
+checks in `scrub`.
 
 All of it goes through requests that Kafka serves to clients, so it works against Apache Kafka too.
 """
 
 import asyncio
+import sys
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Awaitable, Iterable
+from typing import Any, TypeVar
 
 import typer
 
 from headrace.cli import cluster_moves, cluster_quorum, scrub
 from headrace.cli.cluster_quorum import quorum_facts
 from headrace.cli.dump.report import counted
-from headrace.cli.output import BOOTSTRAP, JSON, command_group, print_json, print_table, size_text, with_admin
-from headrace.client.admin import Admin, Resource
-from headrace.client.cluster import Partition, Topic
-from headrace.client.disk_space import DiskSpace, Fill, disk_space, time_text
-from headrace.client.errors import ClientError, RequestFailed
-from headrace.client.operations import ClusterBroker, Operations, Quorum, TopicPartition, sizes_in
+from headrace.cli.output import BOOTSTRAP, JSON, YES, command_group, print_json, with_admin
+from headrace.cli.watch import watched
+from headrace.client.admin.admin import Admin, Resource
+from headrace.client.admin.disk_space import DiskSpace, Fill, disk_space_of, time_text
+from headrace.client.admin.operations import ClusterBroker, Operations, Quorum, TopicPartition, sizes_in
+from headrace.client.errors import ClientError
+from headrace.client.net.cluster import Partition, Topic
+from headrace.terminal import print_table, size_text
+
+T = TypeVar("T")
 
 app = command_group("Look at a cluster, move replicas, elect leaders, give votes.", no_args_is_help=True)
 app.add_typer(cluster_quorum.app, name="quorum")
@@ -27,6 +33,8 @@ app.command("drain")(cluster_moves.drain)
 app.command("balance")(cluster_moves.balance)
 app.command("scrub")(scrub.scrub_cluster)
 
+CONNECT_LIMIT_S, ANSWER_LIMIT_S = 1.5, 3.0
+"""A state is looked at when something is wrong: who does not answer in this time is shown so, and not waited for."""
 SHOWN_MAX = 20
 """Partitions in trouble that are named one by one."""
 
@@ -35,15 +43,18 @@ SHOWN_MAX = 20
 
 
 @app.command("status")
+@watched
 def status(
     check: bool = typer.Option(
-        False, "--check", help="Exit with code 1 unless everything is up and in sync, and no disk is full or soon will be."
+        False,
+        "--check",
+        help="Exit with code 1 unless everything is up and in sync, and no disk is full or soon will be.",
     ),
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
     """Show brokers, disks, replicas, what is not in sync, the quorum."""
-    facts = with_admin(bootstrap, look)
+    facts = with_admin(bootstrap, look, connect_timeout_s=CONNECT_LIMIT_S, request_timeout_s=ANSWER_LIMIT_S)
     if as_json:
         print_json(facts)
     else:
@@ -55,59 +66,76 @@ def status(
 async def look(admin: Admin) -> dict[str, Any]:
     """Everything that `status` shows."""
     operations = Operations(admin)
-    brokers, topics = await asyncio.gather(operations.brokers(), operations.topics())
-    quorum: Quorum | None = None
-    try:
-        quorum = await operations.quorum()
-    except ClientError as error:
-        # A broker may be asked while the controllers have lost their majority: then this is what to show.
-        trouble = str(error)
-    log_dirs = await operations.log_dirs(broker.node_id for broker in brokers if not broker.is_fenced)
-    disks = [disk_space(found) for found in log_dirs]
-    moves = [] if quorum is None else await operations.moves()
-    least = await _least_in_sync(admin, topics)
+    topics = await operations.topics()
+    brokers = await operations.brokers()
+    # All at once, and none waited for beyond its limit: brokers and controllers may be away or frozen.
+    async with Admin(cluster=admin.cluster.beside()) as beside:
+        quorum, moves, log_dirs, least = await asyncio.gather(
+            _in_time(Operations(beside).quorum()),
+            _in_time(Operations(beside).moves()),
+            operations.log_dirs((broker.node_id for broker in brokers if not broker.is_fenced), ANSWER_LIMIT_S),
+            _least_in_sync(admin, topics),
+        )
+    disks = [disk_space_of(found) for found in log_dirs]
+    silent = {b.node_id for b in brokers if not b.is_fenced} - {found.node_id for found in log_dirs}
     partitions = [(topic.name, p) for topic in topics for p in topic.partitions.values()]
     behind = [(name, p) for name, p in partitions if p.leader >= 0 and len(p.isr) < len(p.replicas)]
     offline = [(name, p) for name, p in partitions if p.leader < 0]
     return {
         "cluster_id": admin.cluster.cluster_id,
-        "controller": quorum.leader_id if quorum is not None else None,
-        "brokers": _broker_rows(brokers, partitions, sizes_in(log_dirs), disks),
+        "controller": quorum.leader_id if isinstance(quorum, Quorum) else None,
+        "brokers": _broker_rows(brokers, silent, partitions, sizes_in(log_dirs), disks),
         "partitions": len(partitions),
         "under_replicated": [_partition_row(name, p) for name, p in behind],
         "below_min_in_sync": [_partition_row(name, p) for name, p in behind if len(p.isr) < least.get(name, 1)],
         "offline": [_partition_row(name, p) for name, p in offline],
-        "moving": len(moves),
+        "moving": len(moves) if isinstance(moves, list) else None,
         "disks": [_disk_row(disk) for disk in disks],
-        "quorum": quorum_facts(quorum) if quorum is not None else {"error": trouble},
-        "healthy": not behind
-        and not offline
-        and quorum is not None
-        and not any(b.is_fenced for b in brokers)
-        and not any(disk.fill in (Fill.FULL, Fill.OFFLINE) for disk in disks),
+        "quorum": quorum_facts(quorum) if isinstance(quorum, Quorum) else {"error": str(quorum)},
+        "healthy": (
+            not behind
+            and not offline
+            and not silent
+            and isinstance(quorum, Quorum)
+            and not any(b.is_fenced for b in brokers)
+            and not any(disk.fill in (Fill.FULL, Fill.OFFLINE) for disk in disks)
+        ),
     }
 
 
+async def _in_time(question: Awaitable[T]) -> T | ClientError:
+    """The answer, or why there is none."""
+    try:
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            return await question
+    except TimeoutError:
+        return ClientError(f"no answer within {ANSWER_LIMIT_S:g} s")
+    except ClientError as error:
+        return error
+
+
 async def _least_in_sync(admin: Admin, topics: Iterable[Topic]) -> dict[str, int]:
-    """min.insync.replicas of the topics for which it matters now."""
-    found = {}
-    for topic in topics:
-        if any(len(p.isr) < len(p.replicas) for p in topic.partitions.values()):
-            try:
-                (entry,) = await admin.describe_configs(Resource.TOPIC, topic.name, ["min.insync.replicas"])
-            except (RequestFailed, ValueError):
-                continue
-            found[topic.name] = int(entry.value or 1)
-    return found
+    """min.insync.replicas of the topics for which it matters now, as far as brokers answer."""
+    names = [topic.name for topic in topics if any(len(p.isr) < len(p.replicas) for p in topic.partitions.values())]
+    wanted = ["min.insync.replicas"]
+    answers = await asyncio.gather(*(_in_time(admin.describe_configs(Resource.TOPIC, name, wanted)) for name in names))
+    return {
+        name: int(answer[0].value or 1) for name, answer in zip(names, answers) if isinstance(answer, list) and answer
+    }
 
 
 def _broker_rows(
     brokers: list[ClusterBroker],
+    silent: set[int],
     partitions: list[tuple[str, Partition]],
     sizes: dict[tuple[int, str, int], int],
     disks: list[DiskSpace],
 ) -> list[dict[str, Any]]:
-    free = {disk.node_id: disk.usable_bytes for disk in sorted(disks, key=lambda disk: -disk.usable_bytes) if disk.usable_bytes >= 0}
+    free = {
+        disk.node_id: disk.usable_bytes
+        for disk in sorted(disks, key=lambda disk: -disk.usable_bytes)
+        if disk.usable_bytes >= 0
+    }
     leads, holds, lacks = Counter[int](), Counter[int](), Counter[int]()
     for _, p in partitions:
         leads[p.leader] += 1
@@ -122,11 +150,11 @@ def _broker_rows(
             "id": b.node_id,
             "address": b.address if b.port > 0 else None,
             "rack": b.rack,
-            "state": "fenced" if b.is_fenced else "up",
+            "state": "fenced" if b.is_fenced else "no answer" if b.node_id in silent else "up",
             "leads": leads[b.node_id],
             "replicas": holds[b.node_id],
             "not_in_sync": lacks[b.node_id],
-            "size_bytes": space[b.node_id] if not b.is_fenced else None,
+            "size_bytes": None if b.is_fenced or b.node_id in silent else space[b.node_id],
             "free_bytes": free.get(b.node_id),
         }
         for b in brokers
@@ -134,7 +162,9 @@ def _broker_rows(
     for node in sorted(set(holds) - known):
         # Clusters that do not tell of fenced brokers still name them as replicas.
         gone = {"id": node, "address": None, "rack": None, "state": "down", "leads": 0}
-        rows.append({**gone, "replicas": holds[node], "not_in_sync": lacks[node], "size_bytes": None, "free_bytes": None})
+        rows.append(
+            {**gone, "replicas": holds[node], "not_in_sync": lacks[node], "size_bytes": None, "free_bytes": None}
+        )
     return rows
 
 
@@ -148,13 +178,24 @@ def disk_line(disk: dict[str, Any]) -> str:
     where = f"{disk['state']}: broker {disk['broker']}, {disk['path']}"
     if disk["state"] == Fill.OFFLINE:
         return where
-    left = f"{size_text(disk['usable_bytes'])} of {size_text(disk['total_bytes'])} free, {size_text(disk['reserve_bytes'])} reserved"
-    soon = "" if disk["full_in_s"] is None or disk["state"] == Fill.FULL else f", full in {time_text(disk['full_in_s'])}"
+    left = (
+        f"{size_text(disk['usable_bytes'])} of {size_text(disk['total_bytes'])} free,"
+        f" {size_text(disk['reserve_bytes'])} reserved"
+    )
+    soon = (
+        "" if disk["full_in_s"] is None or disk["state"] == Fill.FULL else f", full in {time_text(disk['full_in_s'])}"
+    )
     return f"{where}  {left}{soon}"
 
 
 def _partition_row(name: str, p: Partition) -> dict[str, Any]:
-    return {"topic": name, "partition": p.index, "leader": p.leader, "replicas": list(p.replicas), "in_sync": list(p.isr)}
+    return {
+        "topic": name,
+        "partition": p.index,
+        "leader": p.leader,
+        "replicas": list(p.replicas),
+        "in_sync": list(p.isr),
+    }
 
 
 def _print_status(facts: dict[str, Any]) -> None:
@@ -175,10 +216,15 @@ def _print_status(facts: dict[str, Any]) -> None:
         for b in facts["brokers"]
     ]
     numbers = ("BROKER", "LEADS", "REPLICAS", "NOT IN SYNC", "SIZE", "FREE")
-    print_table(("BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "REPLICAS", "NOT IN SYNC", "SIZE", "FREE"), rows, numbers=numbers)
+    print_table(
+        ("BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "REPLICAS", "NOT IN SYNC", "SIZE", "FREE"),
+        rows,
+        numbers=numbers,
+    )
     print(
-        f"{counted(facts['partitions'], 'partition')}: {len(facts['under_replicated'])} under-replicated, "
-        f"{len(facts['below_min_in_sync'])} below min.insync.replicas, {len(facts['offline'])} offline, {facts['moving']} moving"
+        f"{counted(facts['partitions'], 'partition')}: {len(facts['under_replicated'])} under-replicated,"
+        f" {len(facts['below_min_in_sync'])} below min.insync.replicas, {len(facts['offline'])} offline,"
+        f" {'-' if facts['moving'] is None else facts['moving']} moving"
     )
     for disk in facts["disks"]:
         if disk["state"] in (Fill.LOW, Fill.FULL, Fill.OFFLINE):
@@ -191,7 +237,10 @@ def _print_status(facts: dict[str, Any]) -> None:
         print(f"quorum: {quorum['error']}")
         return
     lags = ", ".join(f"{v['id']}{cluster_quorum.lag_text(v)}" for v in quorum["voters"])
-    print(f"quorum: node {quorum['leader']} leads epoch {quorum['epoch']}; voters {lags}; {counted(len(quorum['observers']), 'observer')}")
+    print(
+        f"quorum: node {quorum['leader']} leads epoch {quorum['epoch']}; voters {lags};"
+        f" {counted(len(quorum['observers']), 'observer')}"
+    )
 
 
 def _print_partitions(what: str, rows: list[dict[str, Any]]) -> None:
@@ -215,12 +264,17 @@ def _nodes(nodes: Iterable[int]) -> str:
 @app.command("elect")
 def elect(
     partitions: list[str] = typer.Argument(
-        None, metavar="TOPIC[:PARTITION]", help="What to elect leaders for; everything if not given.", show_default=False
+        None,
+        metavar="TOPIC[:PARTITION]",
+        help="What to elect leaders for; everything if not given.",
+        show_default=False,
     ),
     unclean: bool = typer.Option(
-        False, "--unclean", help="Elect a replica that is not in sync where there is no other. Acknowledged records may be lost."
+        False,
+        "--unclean",
+        help="Elect a replica that is not in sync where there is no other. Acknowledged records may be lost.",
     ),
-    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
+    yes: bool = YES,
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
@@ -235,18 +289,23 @@ def elect(
     chosen = with_admin(bootstrap, find)
     if unclean:
         if not chosen:
-            print("every partition has a leader: there is nothing to elect")
+            print_json([]) if as_json else print("every partition has a leader: there is nothing to elect")
             return
         names = ", ".join(f"{topic}-{index}" for topic, index in chosen[:SHOWN_MAX])
         more = f" and {len(chosen) - SHOWN_MAX} more" if len(chosen) > SHOWN_MAX else ""
-        print(f"An unclean election of {names}{more} may lose records that were acknowledged.")
-        if not yes and not typer.confirm("Go on?"):
+        print(f"An unclean election of {names}{more} may lose records that were acknowledged.", file=sys.stderr)
+        if not yes and not typer.confirm("Go on?", err=True):
             raise typer.Exit(1)
     results = with_admin(bootstrap, lambda admin: Operations(admin).elect(chosen, unclean=unclean))
     if as_json:
         print_json(
             [
-                {"topic": topic, "partition": index, "elected": failed is None, "error": None if failed is None else failed.error.name}
+                {
+                    "topic": topic,
+                    "partition": index,
+                    "elected": failed is None,
+                    "error": None if failed is None else failed.error.name,
+                }
                 for (topic, index), failed in sorted(results.items())
             ]
         )
@@ -290,7 +349,9 @@ def split_partition(word: str) -> tuple[str, int | None]:
 
 @app.command("forget")
 def forget(
-    node: int = typer.Argument(..., metavar="BROKER", help="The broker's number.", show_default=False), bootstrap: str = BOOTSTRAP
+    node: int = typer.Argument(..., metavar="BROKER", help="The broker's number.", show_default=False),
+    bootstrap: str = BOOTSTRAP,
+    as_json: bool = JSON,
 ) -> None:
     """Unregister a broker that will not come back. Drain it first."""
 
@@ -304,4 +365,4 @@ def forget(
         await operations.unregister(node)
 
     with_admin(bootstrap, work)
-    print(f"broker {node} is forgotten")
+    print_json({"broker": node, "forgotten": True}) if as_json else print(f"broker {node} is forgotten")

@@ -1,4 +1,5 @@
-"""`headrace cluster reassign, drain, balance`: a plan shown first, then moved under a throttle with its progress shown."""
+"""`headrace cluster reassign, drain, balance`: a plan shown first, then moved under a throttle with its progress
+shown."""
 
 import asyncio
 import json
@@ -11,12 +12,14 @@ from typing import Any
 import msgspec
 import typer
 
-from headrace.cli.output import BOOTSTRAP, JSON, console, print_json, print_table, size_text, with_admin
-from headrace.client import plans
-from headrace.client.admin import Admin
+from headrace.cli.dump.report import counted
+from headrace.cli.output import BOOTSTRAP, JSON, YES, print_json, with_admin
+from headrace.client.admin import reassignment_plans
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.operations import Move, Operations, TopicPartition
 from headrace.client.errors import ClientError, RequestFailed
-from headrace.client.operations import Operations, TopicPartition
 from headrace.errors import Err
+from headrace.terminal import console, print_table, size_text
 
 Replicas = tuple[int, ...]
 Changes = dict[TopicPartition, Replicas]
@@ -26,10 +29,13 @@ SHOWN_MAX = 40
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)[bB]?(?:/s)?")
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
-YES = typer.Option(False, "--yes", "-y", help="Do not ask.")
 DRY = typer.Option(False, "--dry-run", help="Only show the plan.")
-NO_WAIT = typer.Option(False, "--no-wait", help="Begin and return; `headrace cluster reassign --list` shows how far it is.")
-THROTTLE = typer.Option(None, "--throttle", metavar="RATE", help="Bytes per second and broker for the copying, such as 50MB.")
+NO_WAIT = typer.Option(
+    False, "--no-wait", help="Begin and return; `headrace cluster reassign --list` shows how far it is."
+)
+THROTTLE = typer.Option(
+    None, "--throttle", metavar="RATE", help="Bytes per second and broker for the copying, such as 50MB."
+)
 SAVE = typer.Option(None, "--save", metavar="FILE", help="Write the plan in the format of Kafka's reassignment tool.")
 
 
@@ -50,6 +56,8 @@ class Request(msgspec.Struct):
     throttle: int | None
     save: Path | None
     as_json: bool
+    elect_all: bool = False
+    """Have every preferred replica lead at the end, and not only those of partitions that have moved."""
 
 
 # -- commands
@@ -58,7 +66,9 @@ class Request(msgspec.Struct):
 def reassign(
     topics: list[str] = typer.Argument(None, metavar="TOPIC", help="Only these topics.", show_default=False),
     plan: Path = typer.Option(None, "--plan", metavar="FILE", help="Move to what this file says (Kafka's format)."),
-    replication_factor: int = typer.Option(None, "--replication-factor", "-r", metavar="N", help="Give each partition so many replicas."),
+    replication_factor: int = typer.Option(
+        None, "--replication-factor", "-r", metavar="N", help="Give each partition so many replicas."
+    ),
     list_moves: bool = typer.Option(False, "--list", help="Show what is moving now."),
     cancel: bool = typer.Option(False, "--cancel", help="Call off what is moving now."),
     yes: bool = YES,
@@ -79,12 +89,12 @@ def reassign(
     if list_moves:
         return _list(bootstrap, as_json)
     if cancel:
-        return _cancel(bootstrap, topics or [])
+        return _cancel(bootstrap, topics or [], as_json)
 
     def decide(view: View) -> Changes:
         if plan is not None:
             return {at: to for at, to in read_plan(plan).items() if view.placement.get(at) != to}
-        return dict(plans.with_replication_factor(view.placement, view.racks, replication_factor))
+        return dict(reassignment_plans.with_replication_factor(view.placement, view.racks, replication_factor))
 
     request = Request(yes, dry, not no_wait, parse_rate(throttle), save, as_json)
     run_plan(bootstrap, decide, request, topics=topics or [])
@@ -111,7 +121,7 @@ def drain(
             if node not in view.racks and node not in holding:
                 raise ClientError(f"there is no broker {node}; there are {', '.join(map(str, sorted(view.racks)))}")
         staying = {node: rack for node, rack in view.racks.items() if node not in nodes}
-        return dict(plans.drain(view.placement, staying, set(nodes)))
+        return dict(reassignment_plans.drain(view.placement, staying, set(nodes)))
 
     run_plan(bootstrap, decide, Request(yes, dry, not no_wait, parse_rate(throttle), save, as_json))
 
@@ -128,13 +138,14 @@ def balance(
 ) -> None:
     """Even out replicas and leaders over the brokers that are up.
 
-    For brokers that were added.
+    For brokers that were added. At the end every preferred replica is elected, so that leaders are even, too.
     """
 
     def decide(view: View) -> Changes:
-        return dict(plans.balance(view.placement, view.racks))
+        return dict(reassignment_plans.balance(view.placement, view.racks))
 
-    run_plan(bootstrap, decide, Request(yes, dry, not no_wait, parse_rate(throttle), save, as_json), topics=topics or [])
+    request = Request(yes, dry, not no_wait, parse_rate(throttle), save, as_json, elect_all=True)
+    run_plan(bootstrap, decide, request, topics=topics or [])
 
 
 def _list(bootstrap: str, as_json: bool) -> None:
@@ -144,21 +155,27 @@ def _list(bootstrap: str, as_json: bool) -> None:
     elif not moves:
         print("nothing is moving")
     else:
-        rows = [(f"{m.topic}-{m.partition}", _nodes(m.replicas), _nodes(m.adding) or "-", _nodes(m.removing) or "-") for m in moves]
+        rows = [
+            (f"{m.topic}-{m.partition}", _nodes(m.replicas), _nodes(m.adding) or "-", _nodes(m.removing) or "-")
+            for m in moves
+        ]
         print_table(("PARTITION", "REPLICAS", "COMING", "GOING"), rows)
 
 
-def _cancel(bootstrap: str, topics: list[str]) -> None:
-    async def work(admin: Admin) -> int:
+def _cancel(bootstrap: str, topics: list[str], as_json: bool) -> None:
+    async def work(admin: Admin) -> list[Move]:
         operations = Operations(admin)
         moves = [move for move in await operations.moves() if not topics or move.topic in topics]
         if moves:
             await operations.reassign({(move.topic, move.partition): None for move in moves})
         await operations.lift_throttle(dict.fromkeys(move.topic for move in moves))
-        return len(moves)
+        return moves
 
-    count = with_admin(bootstrap, work)
-    print(f"{count} move{'s' if count != 1 else ''} called off")
+    moves = with_admin(bootstrap, work)
+    if as_json:
+        print_json([{"topic": move.topic, "partition": move.partition} for move in moves])
+    else:
+        print(f"{counted(len(moves), 'move')} called off")
 
 
 # -- plans
@@ -181,7 +198,9 @@ def read_plan(path: Path) -> Changes:
 
 
 def plan_document(changes: Changes) -> dict[str, Any]:
-    rows = [{"topic": topic, "partition": index, "replicas": list(to)} for (topic, index), to in sorted(changes.items())]
+    rows = [
+        {"topic": topic, "partition": index, "replicas": list(to)} for (topic, index), to in sorted(changes.items())
+    ]
     return {"version": 1, "partitions": rows}
 
 
@@ -222,6 +241,8 @@ def run_plan(
         request.save.write_text(json.dumps(plan_document(changes)) + "\n")
     if not changes:
         print_json(plan_document({})) if request.as_json else print("nothing has to move")
+        if request.elect_all and not request.dry:
+            with_admin(bootstrap, lambda admin: _elect(Operations(admin), list(view.placement), request))
         return
     if request.as_json:
         print_json(plan_document(changes))
@@ -275,16 +296,26 @@ async def carry_out(operations: Operations, view: View, changes: Changes, reques
     if request.throttle is not None:
         await operations.lift_throttle(topics)
     moved = [at for at, to in changes.items() if to[0] != view.placement.get(at, (-1,))[0]]
-    if moved:
-        await elect_preferred(operations, moved)
     if not request.as_json:
         print(f"done: {len(changes)} partitions are where they should be")
+    await _elect(operations, list(view.placement) if request.elect_all else moved, request)
 
 
-async def elect_preferred(operations: Operations, partitions: list[TopicPartition]) -> None:
-    for (topic, index), failed in (await operations.elect(partitions)).items():
+async def _elect(operations: Operations, partitions: list[TopicPartition], request: Request) -> None:
+    elected = await elect_preferred(operations, partitions) if partitions else 0
+    if elected and not request.as_json:
+        print(f"elected {counted(elected, 'preferred leader')}")
+
+
+async def elect_preferred(operations: Operations, partitions: list[TopicPartition]) -> int:
+    """Have preferred replicas lead where they do not; returns how many leaders are new."""
+    results = await operations.elect(partitions)
+    for (topic, index), failed in results.items():
         if failed is not None and failed.error is not Err.PREFERRED_LEADER_NOT_AVAILABLE:
-            raise RequestFailed(f"{topic}-{index} is in place, but its preferred replica does not lead", failed.error, failed.message)
+            raise RequestFailed(
+                f"{topic}-{index} is in place, but its preferred replica does not lead", failed.error, failed.message
+            )
+    return sum(failed is None for failed in results.values())
 
 
 class Progress:
@@ -297,7 +328,13 @@ class Progress:
         if sys.stdout.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-            self._bar = Progress(BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console())
+            self._bar = Progress(
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.description}"),
+                TimeElapsedColumn(),
+                console=console(),
+            )
             self._task = self._bar.add_task("", total=total)
             self._bar.start()
 
@@ -326,7 +363,9 @@ async def watch(
         while True:
             moving = {(move.topic, move.partition) for move in await operations.moves()} & set(changes)
             if show is not None:
-                show.update(len(changes) - len(moving), await _copied(operations, copies) if moving else _bytes_of(view, copies))
+                show.update(
+                    len(changes) - len(moving), await _copied(operations, copies) if moving else _bytes_of(view, copies)
+                )
             if not moving:
                 break
             await sleep(POLL_S)
@@ -337,7 +376,9 @@ async def watch(
     lost = [at for at, to in changes.items() if at in after and set(after[at]) != set(to)]
     if lost:
         topic, index = lost[0]
-        raise ClientError(f"{len(lost)} moves were called off or replaced by others meanwhile, {topic}-{index} among them")
+        raise ClientError(
+            f"{len(lost)} moves were called off or replaced by others meanwhile, {topic}-{index} among them"
+        )
 
 
 def _bytes_of(view: View, copies: dict[TopicPartition, list[int]]) -> int:

@@ -1,16 +1,19 @@
-"""`headrace cluster quorum`: who leads the controllers, who votes, how far behind everybody is; votes given and taken."""
+"""`headrace cluster quorum`: who leads the controllers, who votes, how far behind everybody is; votes given and
+taken."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from headrace.cli.output import BOOTSTRAP, JSON, command_group, print_json, print_table, with_admin
-from headrace.client.address import parse_address
-from headrace.client.admin import Admin
+from headrace.cli.dump.report import counted
+from headrace.cli.output import BOOTSTRAP, JSON, command_group, print_json, with_admin
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.operations import Operations, Quorum, QuorumReplica
 from headrace.client.errors import ClientError
-from headrace.client.operations import Operations, Quorum, QuorumReplica
+from headrace.client.net.address import parse_address
 from headrace.storage.checkpoints import (
     META_PROPERTIES,
     CorruptCheckpoint,
@@ -18,6 +21,7 @@ from headrace.storage.checkpoints import (
     decode_uuid,
     encode_uuid,
 )
+from headrace.terminal import print_table
 
 app = command_group("Show the controllers' quorum; give and take votes.", invoke_without_command=True)
 
@@ -38,7 +42,14 @@ def show(context: typer.Context, bootstrap: str = BOOTSTRAP, as_json: bool = JSO
     print(f"node {facts['leader']} leads epoch {facts['epoch']}; committed up to offset {facts['high_watermark']}")
     now_ms = time.time() * 1000
     rows = [
-        (r["id"], role, "-" if r["lag"] is None else r["lag"], _ago(r, now_ms), ", ".join(r["addresses"]) or "-", r["directory_id"] or "-")
+        (
+            r["id"],
+            role,
+            "-" if r["lag"] is None else r["lag"],
+            _ago(r, now_ms),
+            ", ".join(r["addresses"]) or "-",
+            r["directory_id"] or "-",
+        )
         for role, group in (("voter", facts["voters"]), ("observer", facts["observers"]))
         for r in group
     ]
@@ -90,9 +101,14 @@ def add(
     node: int = NODE,
     at: str = typer.Option(..., "--at", metavar="HOST:PORT", help="Where its controller listener is."),
     listener: str = typer.Option("CONTROLLER", "--listener", metavar="NAME", help="The name of that listener."),
-    directory_id: str = typer.Option(None, "--directory-id", metavar="ID", help="Id of its metadata folder, if the quorum does not know it."),
-    data: Path = typer.Option(None, "--data", metavar="DIR", help="Its metadata folder on this machine, to read that id from."),
+    directory_id: str = typer.Option(
+        None, "--directory-id", metavar="ID", help="Id of its metadata folder, if the quorum does not know it."
+    ),
+    data: Path = typer.Option(
+        None, "--data", metavar="DIR", help="Its metadata folder on this machine, to read that id from."
+    ),
     bootstrap: str = BOOTSTRAP,
+    as_json: bool = JSON,
 ) -> None:
     """Give a vote to a controller that already follows the quorum."""
     host, port = parse_address(at)
@@ -108,12 +124,13 @@ def add(
             directory = next((o.directory_id for o in quorum.observers if o.node_id == node), None)
         if directory is None or directory == NO_DIRECTORY:
             raise ClientError(
-                f"node {node} does not follow the quorum: start it with these controllers as its bootstrap, or give --directory-id"
+                f"node {node} does not follow the quorum: start it with these controllers as its bootstrap, or give"
+                " --directory-id"
             )
         await operations.add_voter(node, directory, (listener, host, port))
 
     with_admin(bootstrap, work)
-    print(f"node {node} is a voter")
+    print_json({"node": node, "votes": True}) if as_json else print(f"node {node} is a voter")
 
 
 def refuse_fixed(quorum: Quorum) -> None:
@@ -141,9 +158,12 @@ def _directory(given: str | None, data: Path | None) -> bytes | None:
 @app.command("remove")
 def remove(
     node: int = NODE,
-    directory_id: str = typer.Option(None, "--directory-id", metavar="ID", help="Which of two entries of the same node."),
+    directory_id: str = typer.Option(
+        None, "--directory-id", metavar="ID", help="Which of two entries of the same node."
+    ),
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask, also where the quorum is left with less safety."),
     bootstrap: str = BOOTSTRAP,
+    as_json: bool = JSON,
 ) -> None:
     """Take a controller's vote away, also of one whose disk is lost."""
     quorum = with_admin(bootstrap, lambda admin: Operations(admin).quorum())
@@ -157,11 +177,13 @@ def remove(
     refuse_fixed(quorum)
     rest = len(quorum.voters) - 1
     if not rest:
-        raise ClientError(f"node {node} is the only voter: without it nothing could be decided; give another one a vote first")
+        raise ClientError(
+            f"node {node} is the only voter: without it nothing could be decided; give another one a vote first"
+        )
     if rest < 3 and not yes:
         may_fail = (rest - 1) // 2
-        print(f"{rest} voter{'s' if rest != 1 else ''} would remain, of which {may_fail} may fail.")
-        if not typer.confirm("Go on?"):
+        print(f"{counted(rest, 'voter')} would remain, of which {may_fail} may fail.", file=sys.stderr)
+        if not typer.confirm("Go on?", err=True):
             raise typer.Exit(1)
     with_admin(bootstrap, lambda admin: Operations(admin).remove_voter(node, found[0].directory_id))
-    print(f"node {node} has no vote any more")
+    print_json({"node": node, "votes": False}) if as_json else print(f"node {node} has no vote any more")

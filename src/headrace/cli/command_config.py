@@ -30,7 +30,11 @@ OPTION = typer.Option(
 def take_command_config(app: typer.Typer) -> None:
     """Give the option to all commands below `app` that connect."""
     for info in [*app.registered_commands, app.registered_callback]:
-        if info is not None and info.callback is not None and "bootstrap" in inspect.signature(info.callback).parameters:
+        if (
+            info is not None
+            and info.callback is not None
+            and "bootstrap" in inspect.signature(info.callback).parameters
+        ):
             info.callback = _configured(info.callback)
     for group in app.registered_groups:
         if group.typer_instance is not None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import typer
 
 from headrace.cli.command_config import read_command_config
-from headrace.client.address import DEFAULT_BOOTSTRAP
-from headrace.client.admin import Admin
-from headrace.client.groups import Groups
-from headrace.client.security import PLAINTEXT
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.groups import Groups
+from headrace.client.net.address import DEFAULT_BOOTSTRAP
+from headrace.client.security.channel import PLAINTEXT
 
 PATIENCE_S = 2.0
 """A shell that hangs on a key is worse than one that completes nothing."""

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from headrace.cli.demo_brokers import LocalBrokers
-from headrace.cli.output import console
 from headrace.client.errors import ClientError
+from headrace.demo.brokers import LocalBrokers
 from headrace.demo.check import Check
 from headrace.demo.dashboard import command
 from headrace.demo.report import write_report
 from headrace.demo.run import DemoFailed, Options, Run
 from headrace.demo.status import Status
 from headrace.demo.view import Keys, Lines, Screen
+from headrace.terminal import console
 
 PLAIN_LIMIT_S = 60.0
 """How long the demo runs where nobody can press Ctrl-C."""
@@ -44,7 +44,9 @@ def demo(options: Options, report: Path | None, brokers: int, keep: bool) -> int
     out = console()
     if options.limit_s is None and not (sys.stdout.isatty() and sys.stdin.isatty()):
         options = Options(PLAIN_LIMIT_S, options.rate, options.seed, options.spark)
-        out.print(f"No terminal: running for {PLAIN_LIMIT_S:.0f} s, then checking what came out (--for sets another time).")
+        out.print(
+            f"No terminal: running for {PLAIN_LIMIT_S:.0f} s, then checking what came out (--for sets another time)."
+        )
     if report is not None:
         refuse_unwritable(report)
     folder = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
@@ -56,7 +58,10 @@ def demo(options: Options, report: Path | None, brokers: int, keep: bool) -> int
         code = conclude(out, run, checks, report)
     except asyncio.CancelledError:
         code = INTERRUPTED if options.limit_s is not None else 0
-        out.print(f"Stopped after {status.sent:,} events. `{command()} demo --for 60s --report out.html` checks every one of them.")
+        out.print(
+            f"Stopped after {status.sent:,} events. `{command()} demo --for 60s --report out.html` checks every one of"
+            " them."
+        )
     except (DemoFailed, ClientError, RuntimeError) as error:
         out.print(f"[red]failed:[/] {error}", highlight=False)
         keep = True
@@ -98,7 +103,12 @@ async def perform(run: Run, out: Console) -> list[Check]:
     live = out.is_terminal and sys.stdin.isatty()
     lines = Lines(out, run.status)
     view = asyncio.create_task((Screen(out, run.status) if live else lines).show())
-    actions = {"k": lambda: run.act(run.kill_broker), "w": lambda: run.act(run.hire), "l": lambda: run.act(run.dismiss), "q": interrupt}
+    actions = {
+        "k": lambda: run.act(run.kill_broker),
+        "w": lambda: run.act(run.hire),
+        "l": lambda: run.act(run.dismiss),
+        "q": interrupt,
+    }
     run.status.keys = KEYS if live else ""
     try:
         with Keys(actions if live else {}):
@@ -124,7 +134,9 @@ def conclude(out: Console, run: Run, checks: Sequence[Check], report: Path | Non
         except OSError as error:  # the verdict stands without it
             out.print(f"[red]The report could not be written to {report}: {error.strerror}[/]")
     sent = run.feed.acknowledged if run.feed is not None else 0
-    out.print(f"[green]All is right:[/] {sent:,} events, none lost, none doubled." if kept else "[red]Not every promise was kept.[/]")
+    out.print(
+        f"[green]All is right:[/] {sent:,} events, none lost, none doubled."
+        if kept
+        else "[red]Not every promise was kept.[/]"
+    )
     return 0 if kept else 1
-
-

@@ -16,18 +16,19 @@ from typing import NamedTuple
 import typer
 
 from headrace.cli.dump.report import counted
-from headrace.cli.output import BOOTSTRAP, SECURITY, can_show, console, size_text
+from headrace.cli.output import BOOTSTRAP, JSON, SECURITY, print_json
 from headrace.cli.up import DATA
-from headrace.client.address import Address, format_address, parse_bootstrap
-from headrace.client.admin import Admin, LogDir
-from headrace.client.cluster import Broker, Cluster
-from headrace.client.connection import Connection
-from headrace.client.disk_space import Fill, disk_space, time_text
+from headrace.client.admin.admin import Admin, LogDir
+from headrace.client.admin.disk_space import Fill, disk_space_of, time_text
+from headrace.client.admin.operations import Operations
 from headrace.client.errors import ClientError, SecurityFailed
-from headrace.client.operations import Operations
+from headrace.client.net.address import Address, format_address, parse_bootstrap
+from headrace.client.net.cluster import Broker, Cluster
+from headrace.client.net.connection import Connection
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.storage.checkpoints import META_PROPERTIES, CorruptCheckpoint, MetaProperties
+from headrace.terminal import can_show, console, size_text
 
 CONNECT_TIMEOUT_S = 3.0
 DESCRIPTORS_WANTED = 4096
@@ -57,30 +58,35 @@ class Finding(NamedTuple):
 def doctor(
     bootstrap: str = BOOTSTRAP,
     data: Path = typer.Option(Path(DATA), "--data", metavar="DIR", help="Data folder of a broker on this machine."),
+    as_json: bool = JSON,
 ) -> None:
     """Check that clients can reach the cluster, and this machine.
 
     Tries every address that the cluster advertises, and looks at data folder, disk space, file limits and the clock.
     """
+    cluster, machine = asyncio.run(check_cluster(bootstrap)), list(check_machine(data))
+    bad = sum(finding.verdict is Verdict.BAD for finding in (*cluster, *machine))
+    if as_json:
+        facts = {"cluster": [one._asdict() for one in cluster], "machine": [one._asdict() for one in machine]}
+        print_json({"healthy": not bad, "bootstrap": bootstrap, "data": str(data.absolute()), **facts})
+    else:
+        _print_findings(f"Cluster at {bootstrap}", cluster)
+        _print_findings(f"This machine, data in {data.absolute()}", machine)
+        console().print(f"[red]{counted(bad, 'thing')} to mend[/]" if bad else "[green]all is well[/]")
+    if bad:
+        raise typer.Exit(1)
+
+
+def _print_findings(title: str, findings: Iterable[Finding]) -> None:
     from rich.markup import escape  # an IPv6 address in brackets must not be taken for a style
 
     out = console()
     marks = MARKS if can_show("✓✗") else ASCII_MARKS
-    bad = 0
-    for title, findings in (
-        (f"Cluster at {bootstrap}", asyncio.run(check_cluster(bootstrap))),
-        (f"This machine, data in {data.absolute()}", list(check_machine(data))),
-    ):
-        out.print(f"[bold]{escape(title)}[/]")
-        for finding in findings:
-            out.print(f"  {marks[finding.verdict]} {escape(finding.text)}")
-            if finding.advice:
-                out.print(f"      {escape(finding.advice)}")
-            bad += finding.verdict is Verdict.BAD
-    if bad:
-        out.print(f"[red]{bad} thing{'s' if bad > 1 else ''} to mend[/]")
-        raise typer.Exit(1)
-    out.print("[green]all is well[/]")
+    out.print(f"[bold]{escape(title)}[/]")
+    for finding in findings:
+        out.print(f"  {marks[finding.verdict]} {escape(finding.text)}")
+        if finding.advice:
+            out.print(f"      {escape(finding.advice)}")
 
 
 # -- the cluster
@@ -131,7 +137,9 @@ def _describe_cluster(cluster: Cluster) -> Finding:
     count = len(cluster.brokers)
     text = f"cluster {cluster.cluster_id}: {count} broker{'s' if count != 1 else ''}"
     if cluster.controller_id < 0:
-        return Finding(Verdict.BAD, f"{text}, no controller", "Without a controller no topic can be made and no leader elected.")
+        return Finding(
+            Verdict.BAD, f"{text}, no controller", "Without a controller no topic can be made and no leader elected."
+        )
     return Finding(Verdict.GOOD, f"{text}, controller {cluster.controller_id}")
 
 
@@ -139,7 +147,9 @@ async def check_advertised(broker: Broker, bootstrap: Address, cluster_id: str |
     """Clients use the bootstrap address once; then they go where each broker says it is."""
     what = f"broker {broker.node_id} advertises {broker.address}"
     try:
-        connection = await Connection.open(broker.host, broker.port, timeout_s=CONNECT_TIMEOUT_S, security=SECURITY.get())
+        connection = await Connection.open(
+            broker.host, broker.port, timeout_s=CONNECT_TIMEOUT_S, security=SECURITY.get()
+        )
     except SecurityFailed as error:
         return Finding(Verdict.BAD, f"{what}, and there: {error}")
     except ClientError as error:
@@ -171,10 +181,12 @@ def explain_unreachable(broker: Broker, bootstrap: Address) -> str:
         return f"That is the broker's own loopback, which is another machine's here. Start it with {setting}"
     if broker.port != bootstrap[1]:
         return (
-            f"You reached it on port {bootstrap[1]} but it advertises {broker.port}: a mapped port (container, NAT, tunnel) "
-            f"must be advertised as clients see it. Start it with {setting}"
+            f"You reached it on port {bootstrap[1]} but it advertises {broker.port}: a mapped port (container, NAT,"
+            f" tunnel) must be advertised as clients see it. Start it with {setting}"
         )
-    return f"The name or address means nothing from here. Start the broker with {setting}, or make {broker.host} resolve."
+    return (
+        f"The name or address means nothing from here. Start the broker with {setting}, or make {broker.host} resolve."
+    )
 
 
 def is_loopback(host: str) -> bool:
@@ -199,12 +211,16 @@ def _check_partitions(answer: m.MetadataResponse) -> Finding:
 def check_disks(log_dirs: Iterable[LogDir]) -> Iterator[Finding]:
     """Of all brokers, wherever they are: a broker that is full leads nothing."""
     enough = 0
-    for disk in map(disk_space, log_dirs):
-        text = f"broker {disk.node_id}, {disk.path}: {size_text(disk.usable_bytes)} of {size_text(disk.total_bytes)} free"
+    for disk in map(disk_space_of, log_dirs):
+        text = (
+            f"broker {disk.node_id}, {disk.path}: {size_text(disk.usable_bytes)} of {size_text(disk.total_bytes)} free"
+        )
         if disk.full_in_s is not None:
             text += f", full in {time_text(disk.full_in_s)} if it goes on so"
         if disk.fill is Fill.OFFLINE:
-            yield Finding(Verdict.BAD, f"broker {disk.node_id}, {disk.path}: offline", "Its disk failed: see the broker's log.")
+            yield Finding(
+                Verdict.BAD, f"broker {disk.node_id}, {disk.path}: offline", "Its disk failed: see the broker's log."
+            )
         elif disk.fill is Fill.FULL:
             yield Finding(Verdict.BAD, f"{text}: full, and takes no records", ROOM_ADVICE)
         elif disk.fill is Fill.LOW:
@@ -241,7 +257,11 @@ def check_folder(data: Path) -> Iterator[Finding]:
         yield Finding(Verdict.BAD, f"{data} is on a file system that is mounted read-only")
         return
     if not os.access(data, os.R_OK | os.W_OK | os.X_OK):
-        yield Finding(Verdict.BAD, f"no right to read and write {data}", f"It belongs to user {data.stat().st_uid}; you are {os.getuid()}.")
+        yield Finding(
+            Verdict.BAD,
+            f"no right to read and write {data}",
+            f"It belongs to user {data.stat().st_uid}; you are {os.getuid()}.",
+        )
         return
     foreign = next((path for path in data.rglob("*") if path.stat().st_uid != os.getuid()), None)
     if foreign is not None:
@@ -273,7 +293,11 @@ def check_descriptors(soft: int, hard: int) -> Finding:
     limit = "no limit on" if hard == resource.RLIM_INFINITY else f"{hard:,}"
     text = f"{limit} open files (ulimit -n; {soft:,} now, raised by the broker itself)"
     if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_WANTED:
-        return Finding(Verdict.NOTE, text, f"Each connection and each open segment takes one: raise the hard limit to {DESCRIPTORS_WANTED:,} or more.")
+        return Finding(
+            Verdict.NOTE,
+            text,
+            f"Each connection and each open segment takes one: raise the hard limit to {DESCRIPTORS_WANTED:,} or more.",
+        )
     return Finding(Verdict.GOOD, text)
 
 
@@ -286,7 +310,15 @@ def check_clock(now_s: float, newest_s: float) -> Finding:
     """Retention and timestamps go by the wall clock."""
     text = f"the clock says {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(now_s))} UTC"
     if now_s < CLOCK_FLOOR_S:
-        return Finding(Verdict.BAD, text, "That is too early to be true: set the clock before any record gets its timestamp from it.")
+        return Finding(
+            Verdict.BAD,
+            text,
+            "That is too early to be true: set the clock before any record gets its timestamp from it.",
+        )
     if newest_s > now_s + FUTURE_S_ALLOWED:
-        return Finding(Verdict.BAD, f"{text}, but data was written {newest_s - now_s:.0f} s later than that", "The clock went back.")
+        return Finding(
+            Verdict.BAD,
+            f"{text}, but data was written {newest_s - now_s:.0f} s later than that",
+            "The clock went back.",
+        )
     return Finding(Verdict.GOOD, text)

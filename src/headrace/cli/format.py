@@ -5,12 +5,13 @@ A node that names its voters or controllers is never formatted by `up`: an empty
 
 import os
 import random
-import sys
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from headrace.broker.node import CONTROLLER_LISTENER, layout_of
+from headrace.broker.cluster.opening import CONTROLLER_LISTENER, layout_of
 from headrace.cli.up import load_config, parser
+from headrace.client.errors import ClientError
 from headrace.config import BrokerConfig, ConfigError
 from headrace.quorum import QuorumError
 from headrace.quorum.folder import open_folders
@@ -21,14 +22,23 @@ from headrace.storage.files import RealDisk
 STANDALONE, INITIAL, NO_INITIAL = "--standalone", "--initial-controllers", "--no-initial-controllers"
 
 
+class Formatted(NamedTuple):
+    """Whose folders they are; `formatted` is False if they were already."""
+
+    formatted: bool
+    log_dirs: list[str]
+    node_id: int
+    cluster_id: str
+
+
 def format_folders(
     words: Sequence[str],
     cluster_id: str | None,
     standalone: bool = False,
     initial_controllers: str | None = None,
     no_initial_controllers: bool = False,
-) -> int:
-    """`words` are options of `headrace up`. Returns the exit code."""
+) -> Formatted:
+    """`words` are options of `headrace up`. Raises ClientError."""
     try:
         loaded = load_config(parser().parse_args(list(words)), os.environ)
         if cluster_id is not None:
@@ -49,20 +59,17 @@ def format_folders(
             voters=voters,
         )
     except (ConfigError, QuorumError, CorruptCheckpoint, ValueError) as error:
-        print(f"headrace: {error}", file=sys.stderr)
-        return 1
+        raise ClientError(str(error)) from None
     except OSError as error:
-        print(f"headrace: cannot format {error.filename}: {error.strerror}", file=sys.stderr)
-        return 1
-    what = "formatted" if fresh else "already formatted, nothing changed:"
-    print(f"{what} {', '.join(layout.log_dirs)} for node {identity.node_id} of cluster {identity.cluster_id}")
-    return 0
+        raise ClientError(f"cannot format {error.filename}: {error.strerror}") from None
+    return Formatted(fresh, list(layout.log_dirs), identity.node_id, identity.cluster_id)
 
 
 def _first_voters(
     config: BrokerConfig, ways: list[str], initial_controllers: str | None, cluster_id: str | None
 ) -> list[Voter] | None:
-    """As `open_folders` takes them: None for this node alone, none for controllers found elsewhere. Raises ConfigError."""
+    """As `open_folders` takes them: None for this node alone, none for controllers found elsewhere. Raises
+    ConfigError."""
     if len(ways) > 1:
         raise ConfigError(f"{' and '.join(ways)}: only one of them can be meant")
     way = ways[0] if ways else None
@@ -76,11 +83,13 @@ def _first_voters(
         way = NO_INITIAL
     elif way is None and len(config.quorum_bootstrap_servers) > 1:
         raise ConfigError(
-            f"say how the quorum begins: {INITIAL} for all of its first controllers at once, {STANDALONE} on one of them and "
-            f"{NO_INITIAL} on those that are added later"
+            f"say how the quorum begins: {INITIAL} for all of its first controllers at once, {STANDALONE} on one of"
+            f" them and {NO_INITIAL} on those that are added later"
         )
     if way in (INITIAL, NO_INITIAL) and cluster_id is None:
-        raise ConfigError("--cluster-id: all nodes of a cluster need the same one; `headrace format --random-id` makes one up")
+        raise ConfigError(
+            "--cluster-id: all nodes of a cluster need the same one; `headrace format --random-id` makes one up"
+        )
     if way == INITIAL:
         assert initial_controllers is not None
         return parse_controllers(initial_controllers, next(iter(config.controller_listener_names), CONTROLLER_LISTENER))

@@ -12,28 +12,20 @@ import typer
 
 from headrace.cli.completion import group_names, topic_names
 from headrace.cli.group_reset import Move, Way, parse_datetime, parse_duration, parse_topics, plan, read_file
-from headrace.cli.output import (
-    BOOTSTRAP,
-    JSON,
-    YES,
-    command_group,
-    confirm,
-    print_deleted,
-    print_json,
-    print_table,
-    shown,
-    with_admin,
-)
+from headrace.cli.output import BOOTSTRAP, JSON, YES, command_group, confirm, print_deleted, print_json, with_admin
 from headrace.cli.watch import watched
-from headrace.client.admin import Admin
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.groups import Group, Groups, Lag, ListedGroup, TopicPartition
 from headrace.client.errors import ClientError, RequestFailed
-from headrace.client.groups import Group, Groups, Lag, ListedGroup, TopicPartition
 from headrace.errors import Err
+from headrace.terminal import print_table, shown
 
 app = command_group("List, describe and delete consumer groups, reset offsets.", no_args_is_help=True)
 
 GROUP = typer.Argument(..., metavar="GROUP", help="The group's name.", show_default=False, autocompletion=group_names)
-GROUPS = typer.Argument(..., metavar="GROUP", help="One or more groups.", show_default=False, autocompletion=group_names)
+GROUPS = typer.Argument(
+    ..., metavar="GROUP", help="One or more groups.", show_default=False, autocompletion=group_names
+)
 GROUPS_AT_ONCE = 16
 MAY_RESET = ("Empty", "Dead")
 STATES = (
@@ -45,8 +37,12 @@ TYPES = ("classic", "consumer", "share", "streams")
 @app.command("list")
 @watched
 def list_(
-    states: list[str] = typer.Option([], "--state", metavar="STATE", help="Only groups in this state, such as Stable or Empty; may be repeated."),
-    types: list[str] = typer.Option([], "--type", metavar="TYPE", help="Only groups of this type: classic or consumer; may be repeated."),
+    states: list[str] = typer.Option(
+        [], "--state", metavar="STATE", help="Only groups in this state, such as Stable or Empty; may be repeated."
+    ),
+    types: list[str] = typer.Option(
+        [], "--type", metavar="TYPE", help="Only groups of this type: classic or consumer; may be repeated."
+    ),
     brief: bool = typer.Option(False, "--brief", help="Do not ask how far behind each is."),
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
@@ -218,7 +214,16 @@ def _print_members(group: Group) -> None:
         for topic, index in sorted(member.assignment):
             topics.setdefault(topic, []).append(index)
         text = " ".join(f"{topic}({','.join(map(str, indexes))})" for topic, indexes in topics.items())
-        rows.append((member.member_id, member.instance_id or "-", member.host, member.client_id, len(member.assignment), text or "-"))
+        rows.append(
+            (
+                member.member_id,
+                member.instance_id or "-",
+                member.host,
+                member.client_id,
+                len(member.assignment),
+                text or "-",
+            )
+        )
     print_table(("MEMBER", "INSTANCE", "HOST", "CLIENT", "PARTITIONS", "ASSIGNMENT"), rows, numbers=("PARTITIONS",))
 
 
@@ -245,18 +250,42 @@ def _age(seconds: float | None) -> str:
 @app.command("reset-offsets")
 def reset_offsets(
     name: str = GROUP,
-    topics: list[str] = typer.Option([], "--topic", metavar="TOPIC[:0,1]", help="A topic, or some of its partitions; may be repeated.", autocompletion=topic_names),
+    topics: list[str] = typer.Option(
+        [],
+        "--topic",
+        metavar="TOPIC[:0,1]",
+        help="A topic, or some of its partitions; may be repeated.",
+        autocompletion=topic_names,
+    ),
     all_topics: bool = typer.Option(False, "--all-topics", help="Every topic that the group has committed offsets in."),
     to_earliest: bool = typer.Option(False, "--to-earliest", help="To the first record there is."),
     to_latest: bool = typer.Option(False, "--to-latest", help="To the end: only records to come."),
-    to_current: bool = typer.Option(False, "--to-current", help="To where the group is, or the end where it has not committed."),
+    to_current: bool = typer.Option(
+        False, "--to-current", help="To where the group is, or the end where it has not committed."
+    ),
     to_offset: int | None = typer.Option(None, "--to-offset", metavar="N", help="To this offset."),
-    to_datetime: str | None = typer.Option(None, "--to-datetime", metavar="TIME", help="To the first record written since, such as 2026-11-15T20:30:00 (UTC)."),
-    by_duration: str | None = typer.Option(None, "--by-duration", metavar="TIME", help="To the first record written so long ago, such as 2h, 1d12h or PT30M."),
-    shift_by: int | None = typer.Option(None, "--shift-by", metavar="N", help="So many records forward; back with a negative number."),
-    from_file: Path | None = typer.Option(None, "--from-file", metavar="CSV", help="To offsets in a file of topic,partition,offset lines."),
+    to_datetime: str | None = typer.Option(
+        None,
+        "--to-datetime",
+        metavar="TIME",
+        help="To the first record written since, such as 2026-11-15T20:30:00 (UTC).",
+    ),
+    by_duration: str | None = typer.Option(
+        None,
+        "--by-duration",
+        metavar="TIME",
+        help="To the first record written so long ago, such as 2h, 1d12h or PT30M.",
+    ),
+    shift_by: int | None = typer.Option(
+        None, "--shift-by", metavar="N", help="So many records forward; back with a negative number."
+    ),
+    from_file: Path | None = typer.Option(
+        None, "--from-file", metavar="CSV", help="To offsets in a file of topic,partition,offset lines."
+    ),
     execute: bool = typer.Option(False, "--execute", help="Do it. Without this, only show what would be done."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only show what would be done; this is what happens without --execute."),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Only show what would be done; this is what happens without --execute."
+    ),
     export: bool = typer.Option(False, "--export", help="Print topic,partition,offset lines for --from-file."),
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
@@ -283,7 +312,9 @@ def reset_offsets(
         groups = Groups(admin)
         remark = await _require_empty(groups, name)
         committed = await groups.committed(name)
-        partitions = set(filed) if from_file is not None else await _partitions(admin, chosen, all_topics, set(committed))
+        partitions = (
+            set(filed) if from_file is not None else await _partitions(admin, chosen, all_topics, set(committed))
+        )
         if not partitions:
             raise ClientError(f"group {name!r} has no committed offsets; choose topics with --topic")
         moves = await plan(admin, way, partitions, committed, filed, _now_ms())

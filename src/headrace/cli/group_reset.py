@@ -7,14 +7,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.client.admin import EARLIEST, LATEST, Admin
+from headrace.client.admin.admin import EARLIEST, LATEST, Admin
+from headrace.client.admin.groups import Committed, TopicPartition
 from headrace.client.errors import ClientError
-from headrace.client.groups import Committed, TopicPartition
 
 DURATION = re.compile(
     r"P(?:(?P<days>\d+)D)?(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )
-SHORT_DURATION = re.compile(r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+(?:\.\d+)?)s)?")
+SHORT_DURATION = re.compile(
+    r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+(?:\.\d+)?)s)?"
+)
 
 
 class Way(NamedTuple):
@@ -58,16 +60,18 @@ def parse_datetime(text: str) -> int:
     return max(0, int(moment.timestamp() * 1000))
 
 
-def parse_duration(text: str) -> int:
+def parse_duration(text: str, option: str = "--by-duration") -> int:
     """2h, 1d12h, 90s, or ISO 8601 as Java reads it: P1D, PT2H30M. Milliseconds."""
     match = SHORT_DURATION.fullmatch(text.strip().lower()) or DURATION.fullmatch(text.strip().upper())
     if match is None or not any(match.groups()):
-        raise ClientError(f"--by-duration {text}: write 30m, 2h or 1d12h, or as Kafka's tools have it PT30M, PT2H or P1DT12H")
+        raise ClientError(
+            f"{option} {text}: write 30m, 2h or 1d12h, or as Kafka's tools have it PT30M, PT2H or P1DT12H"
+        )
     parts = {name: float(value) for name, value in match.groupdict().items() if value}
     try:
         return int(timedelta(**parts).total_seconds() * 1000)
     except OverflowError:
-        raise ClientError(f"--by-duration {text}: that is longer ago than can be counted; see --to-earliest") from None
+        raise ClientError(f"{option} {text}: that is longer ago than can be counted") from None
 
 
 def read_file(path: Path, group_id: str) -> dict[TopicPartition, int]:
@@ -115,7 +119,9 @@ async def plan(
         for index in sorted(indexes):
             old = committed.get((topic, index))
             start, end = starts[index].offset, ends[index].offset
-            wanted = _wanted(way, old, start, end, timed[index].offset if timed else -1, from_file.get((topic, index), -1))
+            wanted = _wanted(
+                way, old, start, end, timed[index].offset if timed else -1, from_file.get((topic, index), -1)
+            )
             new = min(max(wanted, start), end)
             note = f"{wanted} is {'below the start' if wanted < start else 'above the end'}" if new != wanted else ""
             moves.append(Move(topic, index, None if old is None else old.offset, new, note))
@@ -142,7 +148,9 @@ def _wanted(way: Way, old: Committed | None, start: int, end: int, timed: int, f
             return int(way.value or 0)
         case "shift-by":
             if old is None:
-                raise ClientError("--shift-by: the group has no committed offset in one of the partitions to shift from")
+                raise ClientError(
+                    "--shift-by: the group has no committed offset in one of the partitions to shift from"
+                )
             return old.offset + int(way.value or 0)
         case "from-file":
             return from_file

@@ -1,4 +1,5 @@
-"""`headrace log dump` and `scrub`: show and check the files in a data folder, without a broker and without changing anything."""
+"""`headrace log dump` and `scrub`: show and check the files in a data folder, without a broker and without changing
+anything."""
 
 import os
 import stat
@@ -10,7 +11,7 @@ import typer
 
 from headrace.cli.dump.decode import BY_TOPIC, Decode, Describe, describer
 from headrace.cli.dump.kinds import Kind, base_offset_of, is_set_aside, kind_of, partition_of
-from headrace.cli.dump.report import Report, counted
+from headrace.cli.dump.report import JsonReport, Report, counted
 from headrace.cli.dump.segments import VALUE_BYTES_SHOWN, dump_segment
 from headrace.cli.dump.sidecars import dump_sidecar
 from headrace.cli.dump.verify import verify_indexes
@@ -27,12 +28,27 @@ app.command("scrub")(scrub_folders)
 
 @app.command("dump")
 def dump(
-    paths: list[Path] = typer.Argument(..., metavar="PATH", help="Files, partition folders or whole data folders.", show_default=False),
+    paths: list[Path] = typer.Argument(
+        ..., metavar="PATH", help="Files, partition folders or whole data folders.", show_default=False
+    ),
     records: bool = typer.Option(False, "--records", help="Print every record, not only batches."),
     index: bool = typer.Option(False, "--index", help="Print the entries of indexes when a folder is dumped."),
-    decode: Decode | None = typer.Option(None, "--decode", metavar="WHAT", help="Decode records as those of an internal topic: metadata, offsets, transactions or share; found by the folder's name if not given."),
-    verify: bool = typer.Option(False, "--verify", help="Hold indexes against the log; the exit code is 1 if anything is wrong."),
-    value_bytes: int = typer.Option(VALUE_BYTES_SHOWN, "--value-bytes", metavar="N", min=1, help="How much of a key or value to print."),
+    decode: Decode | None = typer.Option(
+        None,
+        "--decode",
+        metavar="WHAT",
+        help=(
+            "Decode records as those of an internal topic: metadata, offsets, transactions or share; found by the"
+            " folder's name if not given."
+        ),
+    ),
+    verify: bool = typer.Option(
+        False, "--verify", help="Hold indexes against the log; the exit code is 1 if anything is wrong."
+    ),
+    value_bytes: int = typer.Option(
+        VALUE_BYTES_SHOWN, "--value-bytes", metavar="N", min=1, help="How much of a key or value to print."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON, with keys and values whole."),
 ) -> None:
     """Print any file of a broker in readable lines.
 
@@ -40,20 +56,22 @@ def dump(
 
     Checksums are always computed. Damage is reported with its place and makes the exit code 1.
     """
-    report = Report(print)
+    report = JsonReport(print) if as_json else Report(print)
     for path in paths:
         for file, is_alone in _files(path):
             if is_set_aside(file) and not is_alone:
                 _note_set_aside(file, report)
             else:
                 _dump_file(file, report, records, index or is_alone, decode, verify, value_bytes)
+    if isinstance(report, JsonReport):
+        report.close()
     if report.damaged:
         sys.stdout.flush()
         print(f"headrace: {counted(len(report.damaged), 'damaged place')}:", file=sys.stderr)
         for place in report.damaged:
             print(f"  {place}", file=sys.stderr)
         raise typer.Exit(1)
-    if verify:
+    if verify and not as_json:
         print("everything agrees")
 
 
@@ -116,7 +134,11 @@ def _note_set_aside(path: str, report: Report) -> None:
     """Its damage is known and dealt with; a hole in the offsets that are served is still worth a word."""
     report.title(path, "set aside by recovery")
     if path.endswith(CORRUPT_SUFFIX):
-        what = "a damaged segment: its offsets" if os.path.getsize(path) else "keeps the place of records that are gone: offsets"
+        what = (
+            "a damaged segment: its offsets"
+            if os.path.getsize(path)
+            else "keeps the place of records that are gone: offsets"
+        )
         report.damage(path, f"{what}, from {base_offset_of(path)} on, are not served")
     else:
         report.line("bytes behind the place where the log was cut; name the file to look into it")

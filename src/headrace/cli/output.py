@@ -2,27 +2,20 @@
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import typer
 
 from headrace.cli.plain_help import CommandGroup
-from headrace.client.address import DEFAULT_BOOTSTRAP
-from headrace.client.admin import Admin
-from headrace.client.errors import BrokerUnreachable, ClientError
-from headrace.client.security import PLAINTEXT, Security
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from headrace.client.admin.admin import Admin
+from headrace.client.errors import ClientError, ConnectionRefused
+from headrace.client.net.address import DEFAULT_BOOTSTRAP
+from headrace.client.security.channel import PLAINTEXT, Security
 
 T = TypeVar("T")
-
-PLAIN_WIDTH = 200
-"""Columns for output that goes to a file or a pipe, where nothing may be folded."""
 
 BOOTSTRAP = typer.Option(
     DEFAULT_BOOTSTRAP,
@@ -45,15 +38,14 @@ def command_group(text: str, **options: Any) -> typer.Typer:
     return CommandGroup(help=text, rich_markup_mode=None, **options)
 
 
-def with_admin(bootstrap: str, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
-    """Run `work` with a connected Admin. A broker that is not there is explained."""
+def with_admin(bootstrap: str, work: Callable[[Admin], Coroutine[Any, Any, T]], **options: Any) -> T:
+    """Run `work` with a connected Admin. A broker that is not there is explained. `options` are those of a Cluster."""
 
     async def connected() -> T:
         try:
-            admin = await Admin(bootstrap, security=SECURITY.get()).__aenter__()
-        except BrokerUnreachable as error:
-            hint = ". Is a broker running? Start one with: headrace up" if "connection refused" in str(error) else ""
-            raise ClientError(f"{error}{hint}") from None
+            admin = await Admin(bootstrap, security=SECURITY.get(), **options).__aenter__()
+        except ConnectionRefused as error:
+            raise ClientError(f"{error}. Is a broker running? Start one with: headrace up") from None
         async with admin.cluster:
             return await work(admin)
 
@@ -71,43 +63,11 @@ def pairs(settings: Sequence[str], option: str = "--set", example: str = "retent
     return found
 
 
-def console() -> "Console":
-    from rich.console import Console
-
-    return Console(highlight=False, color_system="auto" if has_styles() else None) if sys.stdout.isatty() else Console(highlight=False, width=PLAIN_WIDTH)
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
-    """A light table; columns in `numbers` are aligned to the right.
-
-    Nothing is cut off: on a narrow terminal a line that wraps is better than a number that is not there.
-    """
-    table = [tuple(columns), *(tuple(shown(str(cell)) for cell in row) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table)]
-    to_right = [column in numbers for column in columns]
-    for position, row in enumerate(table):
-        cells = (cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(row, widths, to_right))
-        line = "  ".join(cells).rstrip()
-        print(f"\033[1m{line}\033[0m" if position == 0 and has_styles() else line)
-
-
-def has_styles() -> bool:
-    """Whether stdout is a terminal that may be sent bold letters and colours."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def can_show(text: str) -> bool:
-    """Whether stdout has these letters."""
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def shown(text: str) -> str:
-    """A name as it may be shown: clients choose some, and they may hold what moves a terminal's cursor."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+def changes_text(changes: Mapping[str, str], unset: Sequence[str]) -> str:
+    """What was done to options."""
+    return ", ".join(
+        [*(f"{key}={value}" for key, value in changes.items()), *(f"{key} back to its default" for key in unset)]
+    )
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -126,16 +86,5 @@ def print_deleted(kind: str, done: Mapping[str, bool], as_json: bool) -> None:
 
 
 def print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))
-
-
-def size_text(size_bytes: int) -> str:
-    """1,234,567 -> 1.2 MB."""
-    if size_bytes < 0:
-        return "?"
-    size = float(size_bytes)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
+    """The one document that `--json` puts on stdout; everything else goes to stderr."""
+    print(json.dumps(value, indent=2), flush=True)

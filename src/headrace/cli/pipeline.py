@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headrace.cli.output import JSON, command_group, pairs, print_json, print_table
+from headrace.cli.dump.report import counted
+from headrace.cli.output import JSON, command_group, pairs, print_json
+from headrace.terminal import print_table
 
 if TYPE_CHECKING:
-    from headrace.spark.pipelines.runs import RunView
+    from headrace.spark.pipelines.run.registry import RunView
 
-app = command_group(
-    "Data pipelines on Spark, from and to topics, files and tables.", no_args_is_help=True
-)
+app = command_group("Data pipelines on Spark, from and to topics, files and tables.", no_args_is_help=True)
 
 SPEC = typer.Argument(
     None, metavar="SPEC", help="The spec, or its folder. Default: pipeline.yaml here.", show_default=False
@@ -54,7 +54,10 @@ def _told() -> Iterator[None]:
         if kind in ("JavaMissing", "ExtraMissing", "AlreadyRunning", "ProjectExists", "RunFailed"):
             _fail(f"headrace: {error}", 1)
         if isinstance(error, ConnectionError) and not isinstance(error, TimeoutError):
-            _fail("headrace: Spark's driver is gone; its log is in the run's folder: headrace pipeline list --all --json", 1)
+            _fail(
+                "headrace: Spark's driver is gone; its log is in the run's folder: headrace pipeline list --all --json",
+                1,
+            )
         if isinstance(error, OSError) and error.filename is not None:
             _fail(f"headrace: {error.filename}: {error.strerror}", 1)
         if type(error).__module__.startswith(("pyspark.", "py4j.", "grpc")):
@@ -83,23 +86,31 @@ def init(
         "--template",
         "-t",
         metavar="NAME",
-        help="files: runs at once, on sample data. topics: from topic to topic and files. spark-pipelines: also runs with Spark's own spark-pipelines.",
+        help=(
+            "files: runs at once, on sample data. topics: from topic to topic and files. spark-pipelines: also runs"
+            " with Spark's own spark-pipelines."
+        ),
     ),
     name: str | None = typer.Option(None, metavar="NAME", help="The pipeline's name. Default: the folder's."),
+    as_json: bool = JSON,
 ) -> None:
     """Make a project that runs as it is.
 
     With comments for the next steps.
     """
     with _told():
-        from headrace.spark.pipelines.project import template_names, write_project
+        from headrace.spark.pipelines.new_project import template_names, write_project
 
         if template not in template_names():
             _fail(f"headrace: there is no template {template}: choose {', '.join(template_names())}", REFUSED_EXIT)
         called = name or "".join(c if c.isalnum() else "_" for c in folder.resolve().name) or "my_pipeline"
         called = called if called[0].isalpha() else f"p_{called}"
-        for path in write_project(folder, template, called):
-            print(f"  {path}")
+        written = write_project(folder, template, called)
+    if as_json:
+        print_json({"pipeline": called, "folder": str(folder), "files": [str(path) for path in written]})
+        return
+    for path in written:
+        print(f"  {path}")
     topics = "\n  headrace topic create orders orders-unreadable" if template == "topics" else ""
     print(f"\nnext:\n  cd {folder}{topics}\n  headrace pipeline dry-run\n  headrace pipeline run --once")
 
@@ -109,9 +120,7 @@ def dry_run(
     spec: Path | None = SPEC,
     master: str | None = MASTER,
     conf: list[str] = CONF,
-    no_spark: bool = typer.Option(
-        False, "--no-spark", help="Check the spec, topics and options only, in no time."
-    ),
+    no_spark: bool = typer.Option(False, "--no-spark", help="Check the spec, topics and options only, in no time."),
     graph: Path | None = typer.Option(
         None, "--graph", metavar="FILE", help="Also draw the graph: .svg, .mmd (Mermaid) or .md."
     ),
@@ -122,9 +131,8 @@ def dry_run(
     Spec, topics, SQL, columns and output modes.
     """
     with _told():
-        from headrace.spark.pipelines.graph import mermaid, svg, tree
-        from headrace.spark.pipelines.launch import dry_run as check
-        from headrace.spark.pipelines.launch import load
+        from headrace.spark.pipelines.run.start import dry_run as check, load
+        from headrace.spark.pipelines.spec.graph import mermaid, svg, tree
 
         if _declarative(spec, "dry-run", master, conf):
             return
@@ -141,9 +149,8 @@ def dry_run(
         print(tree(pipeline))
         for name, found in columns.items():
             print(f"\n{name}: {', '.join(f'{column} {kind}' for column, kind in found)}")
-        print(
-            f"\n{pipeline.name} is fine: {len(pipeline.sources)} sources, {len(pipeline.transforms)} transforms, {len(pipeline.sinks)} sinks"
-        )
+        parts = ("source", pipeline.sources), ("transform", pipeline.transforms), ("sink", pipeline.sinks)
+        print(f"\n{pipeline.name} is fine: {', '.join(counted(len(found), noun) for noun, found in parts)}")
 
 
 @app.command("run")
@@ -167,11 +174,10 @@ def run(
     bounded = True if once else False if continuous else None
     with _told():
         from headrace.cli.pipeline_view import RunDisplay
-        from headrace.spark.pipelines.launch import load
-        from headrace.spark.pipelines.launch import run as run_pipeline
+        from headrace.spark.pipelines.run.start import load, run as run_pipeline
 
         if detach:
-            _detach()
+            _detach(as_json)
             return
         if _declarative(spec, "run", master, conf):
             return
@@ -190,9 +196,9 @@ def run(
 
 def _declarative(spec: Path | None, action: str, master: str | None, conf: list[str]) -> bool:
     """Run a project of Spark's own declarative pipelines, if this is one."""
-    from headrace.spark.pipelines.declarative import is_declarative, run_declarative
-    from headrace.spark.pipelines.load import find_spec
-    from headrace.spark.pipelines.runs import create_run
+    from headrace.spark.pipelines.run.declarative import is_declarative, run_declarative
+    from headrace.spark.pipelines.run.registry import create_run
+    from headrace.spark.pipelines.spec.load import find_spec
 
     path = find_spec(spec)
     if not is_declarative(path):
@@ -207,11 +213,11 @@ def _declarative(spec: Path | None, action: str, master: str | None, conf: list[
     return True
 
 
-def _detach() -> None:
+def _detach(as_json: bool) -> None:
     """The same command as a process of its own, which the registry then shows."""
-    from headrace.spark.pipelines.runs import list_runs, registry_folder
+    from headrace.spark.pipelines.run.registry import list_runs, registry_folder
 
-    words = [word for word in sys.argv[1:] if word not in ("--detach", "-d")]
+    words = [word for word in sys.argv[1:] if word not in ("--detach", "-d", "--json")]
     registry_folder().mkdir(parents=True, exist_ok=True)
     log = registry_folder() / f".detached-{os.getpid()}.log"
     with log.open("wb") as output:
@@ -227,7 +233,10 @@ def _detach() -> None:
         for one in list_runs():
             if one.info.pid == child.pid and one.is_live:
                 log.rename(one.folder / "output.log")
-                print(f"{one.info.run_id} runs in the background: headrace pipeline watch {one.info.run_id}")
+                if as_json:
+                    print_json(_plain(one))
+                else:
+                    print(f"{one.info.run_id} runs in the background: headrace pipeline watch {one.info.run_id}")
                 return
         if child.poll() is not None:
             break
@@ -241,7 +250,7 @@ def _detach() -> None:
 def list_(all_: bool = typer.Option(False, "--all", "-a", help="Ended runs too."), as_json: bool = JSON) -> None:
     """Show runs: those that go on, or all."""
     with _told():
-        from headrace.spark.pipelines.runs import list_runs
+        from headrace.spark.pipelines.run.registry import list_runs
 
         runs = [one for one in list_runs() if all_ or one.is_live]
     if as_json:
@@ -265,9 +274,9 @@ def list_(all_: bool = typer.Option(False, "--all", "-a", help="Ended runs too."
             for one in runs
         ]
         print_table(
-            ("RUN", "STATE", "MODE", "SPARK", "PID", "AGE", "ROWS", "ROWS/S"),
+            ("RUN", "STATE", "MODE", "SPARK", "PID", "AGE", "READ", "WRITTEN", "ROWS/S"),
             rows,
-            numbers=("PID", "AGE", "ROWS", "ROWS/S"),
+            numbers=("PID", "AGE", "READ", "WRITTEN", "ROWS/S"),
         )
 
 
@@ -290,7 +299,7 @@ def watch(
     """
     with _told():
         from headrace.cli.pipeline_view import RunDisplay
-        from headrace.spark.pipelines.runs import find_run, read_run
+        from headrace.spark.pipelines.run.registry import find_run, read_run
 
         found = find_run(name, live=False)
         if found is None:
@@ -318,10 +327,11 @@ def stop(
     ),
     now: bool = typer.Option(False, "--now", help="Do not wait for batches that run."),
     timeout_s: float = typer.Option(60.0, "--timeout", metavar="S", help="Seconds to wait for the end."),
+    as_json: bool = JSON,
 ) -> None:
     """End a run after its current batches, and wait until it has ended."""
     with _told():
-        from headrace.spark.pipelines.runs import find_run, list_runs, request_stop
+        from headrace.spark.pipelines.run.registry import find_run, list_runs, request_stop
 
         live = [one for one in list_runs() if one.is_live]
         if name is None and len(live) > 1:
@@ -330,7 +340,11 @@ def stop(
             )
         found = find_run(name, live=True)
         if found is None:
-            _fail(_no_run(name), 1)
+            ended = find_run(name, live=False) if name is not None else None
+            if ended is None:
+                _fail(_no_run(name), 1)
+                return
+            print(f"{ended.info.run_id} has ended already: {ended.state}")
             return
         request_stop(found, now=now)
         state = _wait_for_end(found.folder, timeout_s)
@@ -339,11 +353,11 @@ def stop(
             f"headrace: {found.info.run_id} has not ended after {timeout_s:g} s; stop --now does not wait for batches",
             1,
         )
-    print(f"{found.info.run_id}: {state}")
+    print_json({"run": found.info.run_id, "state": state}) if as_json else print(f"{found.info.run_id}: {state}")
 
 
 def _wait_for_end(folder: Path, timeout_s: float) -> str | None:
-    from headrace.spark.pipelines.runs import read_run
+    from headrace.spark.pipelines.run.registry import read_run
 
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -355,8 +369,8 @@ def _wait_for_end(folder: Path, timeout_s: float) -> str | None:
 
 
 def _no_run(name: str | None) -> str:
-    from headrace.spark.pipelines.problems import nearest
-    from headrace.spark.pipelines.runs import list_runs
+    from headrace.spark.pipelines.run.registry import list_runs
+    from headrace.spark.pipelines.spec.problems import nearest
 
     runs = list_runs()
     likely = nearest(name, [n for one in runs for n in (one.info.pipeline, one.info.run_id)]) if name else None

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from headrace.cli.output import print_table, shown
+from headrace.cli.dump.report import counted
+from headrace.terminal import print_table, shown
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 LINE_EVERY_S = 5.0
 BAR_CELLS = 30
+COUNTS = ("READ", "WRITTEN", "DEAD")
+"""Dead letters are values that could not be read, and went to a topic of their own."""
 
 
 class Run(Protocol):
@@ -72,18 +75,21 @@ class RunDisplay:
         """The figures that stay."""
         queries = snapshot.get("queries", [])
         rows = [
-            (q["sink"], q["state"], q["batches"], f"{q['rows_in']:,}", f"{q['rows_per_s']:,.0f}", q["target"])
+            (q["sink"], q["state"], q["batches"], *row_counts(q), f"{q['rows_per_s']:,.0f}", q["target"])
             for q in queries
         ]
         if rows:
             print_table(
-                ("SINK", "STATE", "BATCHES", "ROWS", "ROWS/S", "TO"), rows, numbers=("BATCHES", "ROWS", "ROWS/S")
+                ("SINK", "STATE", "BATCHES", *COUNTS, "ROWS/S", "TO"), rows, numbers=("BATCHES", *COUNTS, "ROWS/S")
             )
+        for text in dead_letter_lines(queries):
+            print(shown(text))
         for name, counts in expectation_counts(queries).items():
             if counts["failed"]:
                 print(f"{shown(name)}: not met by {counts['failed']:,} of {counts['rows']:,} rows")
         print(
-            f"{snapshot.get('pipeline', self.title)}: {snapshot['state']} after {age_text(snapshot.get('elapsed_s', 0.0))}"
+            f"{snapshot.get('pipeline', self.title)}: {snapshot['state']} after"
+            f" {age_text(snapshot.get('elapsed_s', 0.0))}"
         )
 
 
@@ -97,7 +103,7 @@ def live_view(title: str, snapshot: Mapping[str, Any]) -> "Group":
         ("SINK", "left"),
         ("STATE", "left"),
         ("BATCH", "right"),
-        ("ROWS", "right"),
+        *((name, "right") for name in COUNTS),
         ("ROWS/S", "right"),
         ("TOOK", "right"),
         ("STATE ROWS", "right"),
@@ -107,7 +113,7 @@ def live_view(title: str, snapshot: Mapping[str, Any]) -> "Group":
     for query in snapshot["queries"]:
         batch = str(query["batch"]) if query["batch"] >= 0 else "-"
         table.add_row(
-            Text(query["sink"]), state_text(query), batch, f"{query['rows_in']:,}", f"{query['rows_per_s']:,.0f}",
+            Text(query["sink"]), state_text(query), batch, *row_counts(query), f"{query['rows_per_s']:,.0f}",
             f"{query['batch_ms']:,} ms", f"{query['state_rows']:,}", query["watermark"][:19].replace("T", " "),
         )  # fmt: skip
     parts: list[Any] = [Text(f"{title}  {snapshot['state']}  {age_text(snapshot['elapsed_s'])}", style="bold"), table]
@@ -138,8 +144,9 @@ def bar(fraction: float | None, eta_s: float | None) -> str:
 
 def line(snapshot: Mapping[str, Any]) -> str:
     """One line for logs."""
-    rows, speed = totals(snapshot)
-    parts = [f"{age_text(snapshot.get('elapsed_s', 0.0))} {snapshot['state']}: {rows} rows, {speed} rows/s"]
+    read, written, speed = totals(snapshot)
+    counts = f"{read} rows read, {written} written, {speed} rows/s"
+    parts = [f"{age_text(snapshot.get('elapsed_s', 0.0))} {snapshot['state']}: {counts}"]
     if snapshot.get("fraction") is not None:
         eta = snapshot.get("eta_s")
         parts.append(f"{snapshot['fraction']:.0%}" + (f", {age_text(eta)} left" if eta else ""))
@@ -150,9 +157,34 @@ def line(snapshot: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def totals(progress: Mapping[str, Any]) -> tuple[str, str]:
+def totals(progress: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Rows read, rows written and rows a second, of all sinks together."""
     queries = progress.get("queries", [])
-    return f"{sum(q['rows_in'] for q in queries):,}", f"{sum(q['rows_per_s'] for q in queries):,.0f}"
+    return (
+        f"{sum(q['rows_in'] for q in queries):,}",
+        f"{sum(max(q['rows_out'], 0) for q in queries):,}",
+        f"{sum(q['rows_per_s'] for q in queries):,.0f}",
+    )
+
+
+def row_counts(query: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Read, written (- where nobody counts, as on the screen) and dead letters."""
+    written = f"{query['rows_out']:,}" if query["rows_out"] >= 0 else "-"
+    return f"{query['rows_in']:,}", written, f"{sum(query.get('dead_letters', {}).values()):,}"
+
+
+def dead_letter_lines(queries: list[dict[str, Any]]) -> list[str]:
+    """Each sink reads for itself, so that one bad value makes a letter for each: said, lest they be taken for many."""
+    by_source: dict[str, list[int]] = {}
+    for query in queries:
+        for source, count in query.get("dead_letters", {}).items():
+            by_source.setdefault(source, []).append(count)
+    return [
+        f"{source}: {counted(sum(counts), 'dead letter')}"
+        + (f", one for each bad value and each of the {len(counts)} sinks that read it" if len(counts) > 1 else "")
+        for source, counts in by_source.items()
+        if any(counts)
+    ]
 
 
 def expectation_counts(queries: list[dict[str, Any]]) -> dict[str, dict[str, int]]:

@@ -8,7 +8,10 @@ import typer
 from typer.core import TyperCommand
 
 _TYPE = re.compile(r" <[^>]*>$")
-_BOUNDS = re.compile(r"; -?[\d.]*(?:<=?)?x(?:[<>]=?-?[\d.]+)?(?=[;\]])|(?<=\[)-?[\d.]*(?:<=?)?x(?:[<>]=?-?[\d.]+)?; |\s*\[-?[\d.]*(?:<=?)?x(?:[<>]=?-?[\d.]+)?\]")
+_BOUNDS = re.compile(
+    r"; -?[\d.]*(?:<=?)?x(?:[<>]=?-?[\d.]+)?(?=[;\]])|(?<=\[)-?[\d.]*(?:<=?)?x(?:[<>]=?-?[\d.]+)?;"
+    r" |\s*\[-?[\d.]*(?:<=?)?x(?:[<>]=?-?[\d.]+)?\]"
+)
 
 
 class PlainCommand(TyperCommand):
@@ -35,5 +38,7 @@ def without_bounds(text: str) -> str:
 class CommandGroup(typer.Typer):
     """A group of commands with such help."""
 
-    def command(self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **options: Any) -> Callable[[Any], Any]:
+    def command(
+        self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **options: Any
+    ) -> Callable[[Any], Any]:
         return super().command(name, cls=cls or PlainCommand, **options)

@@ -11,14 +11,15 @@ import typer
 
 from headrace.cli.dump.kinds import base_offset_of
 from headrace.cli.dump.report import counted
-from headrace.cli.output import BOOTSTRAP, JSON, print_json, print_table, size_text, with_admin
+from headrace.cli.output import BOOTSTRAP, JSON, print_json, with_admin
 from headrace.cli.topic import checked_text
-from headrace.client.admin import Admin
+from headrace.client.admin.admin import Admin
 from headrace.client.errors import ClientError
-from headrace.protocol.scrub_tag import ScrubQuestion, ScrubStatus
+from headrace.protocol.private_fields.scrub import ScrubQuestion, ScrubStatus
 from headrace.storage.file_names import CORRUPT_SUFFIX
 from headrace.storage.files import RealDisk
 from headrace.storage.scrub import EVERYTHING, Target, check
+from headrace.terminal import print_table, size_text
 
 POLL_S = 0.25
 LOOKS_MAX = 3
@@ -27,7 +28,9 @@ AGAIN_S = 0.1
 
 
 def scrub_folders(
-    paths: list[Path] = typer.Argument(..., metavar="PATH", help="Log files, partition folders or whole data folders.", show_default=False),
+    paths: list[Path] = typer.Argument(
+        ..., metavar="PATH", help="Log files, partition folders or whole data folders.", show_default=False
+    ),
     as_json: bool = JSON,
 ) -> None:
     """Check segments in a folder: checksums, offsets and epochs.
@@ -68,7 +71,11 @@ def _segments(path: Path) -> Iterator[str]:
 def _look(path: str, files: list[str]) -> dict[str, Any]:
     if path.endswith(CORRUPT_SUFFIX):
         whole = path.removesuffix(CORRUPT_SUFFIX) in files
-        return {"path": path, "bytes": 0, "damage": None if whole else "set aside as damaged; its offsets are not served"}
+        return {
+            "path": path,
+            "bytes": 0,
+            "damage": None if whole else "set aside as damaged; its offsets are not served",
+        }
     for look in range(LOOKS_MAX):
         if look:
             time.sleep(AGAIN_S)
@@ -82,15 +89,20 @@ def _look(path: str, files: list[str]) -> dict[str, Any]:
 
 
 def scrub_cluster(
-    topics: list[str] = typer.Option([], "--topic", metavar="TOPIC", help="Check this topic only; may be given several times."),
-    wait: bool = typer.Option(False, "--wait", help="Wait until everything is checked and what other replicas have is repaired."),
+    topics: list[str] = typer.Option(
+        [], "--topic", metavar="TOPIC", help="Check this topic only; may be given several times."
+    ),
+    wait: bool = typer.Option(
+        False, "--wait", help="Wait until everything is checked and what other replicas have is repaired."
+    ),
     look: bool = typer.Option(False, "--status", help="Begin nothing: show how far the brokers are."),
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
     """Have brokers check their segments now and repair damage.
 
-    What is damaged on one broker is fetched again from another. Without --wait it returns at once; the checks go on. The exit code is 1 if something is damaged and not repaired.
+    What is damaged on one broker is fetched again from another. Without --wait it returns at once; the checks go on.
+    The exit code is 1 if something is damaged and not repaired.
     """
 
     async def work(admin: Admin) -> dict[int, ScrubStatus | None]:
@@ -129,7 +141,15 @@ def _row(node: int, status: ScrubStatus | None) -> tuple[object, ...]:
     if status is None:
         return node, "does not check", "-", "-", "-", "-", "-"
     share = f" {100 * status.bytes_done // status.bytes_total} %" if status.bytes_total and status.is_running else ""
-    state = f"checking{share}" if status.is_running else "repairing" if status.missing_here_only else "done" if status.passes else "idle"
+    state = (
+        f"checking{share}"
+        if status.is_running
+        else "repairing"
+        if status.missing_here_only
+        else "done"
+        if status.passes
+        else "idle"
+    )
     return (
         node, state, size_text(status.bytes_done), status.damaged, status.mended, status.missing,
         checked_text(status.last_pass_ms),

@@ -1,4 +1,5 @@
-"""`headrace up --brokers N`: the nodes of a local cluster as processes, kept running, with a line for what happens to them.
+"""`headrace up --brokers N`: the nodes of a local cluster as processes, kept running, with a line for what happens to
+them.
 
 A node that ends by itself is started again, after pauses that grow while it keeps failing. Ctrl-C stops all of them in
 order, the leader of the quorum last, so that the others can hand over what they lead; a second one ends them at once.
@@ -6,19 +7,20 @@ order, the leader of the quorum last, so that the others can hand over what they
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from headrace import __version__
-from headrace.broker.local_cluster import PLACE_OPTIONS, LocalCluster, LocalNode
 from headrace.cli.dump.report import counted
-from headrace.client.admin import Admin
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.operations import Operations
 from headrace.client.errors import ClientError
-from headrace.client.operations import Operations
 from headrace.config.broker import environment_name
+from headrace.local_cluster.layout import PLACE_OPTIONS, LocalCluster, LocalNode
 
 READY = " ready on "
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.2, 10.0
@@ -40,6 +42,15 @@ def painted(text: str, colour: str) -> str:
 
 def say(who: str, what: str, colour: str = "bold") -> None:
     print(f"{painted(time.strftime('%H:%M:%S'), 'dim')}  {who:<8} {painted(what, colour)}", flush=True)
+
+
+def announce(cluster: LocalCluster, spent_s: float) -> None:
+    """The line that scripts wait for."""
+    print(
+        f"Headrace {__version__} ready on {cluster.bootstrap} "
+        f"(data in {cluster.folder}, {counted(len(cluster.nodes), 'node')}, started in {spent_s:.2f} s)",
+        flush=True,
+    )
 
 
 class StartFailed(Exception):
@@ -78,13 +89,24 @@ class NodeProcess:
                 self._backoff_s = BACKOFF_S_MIN
             self.restarts += 1
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-            say(self.name, f"{how}; restart {self.restarts} in {self._backoff_s:g} s, its log is {self.node.log}", "red")
+            say(
+                self.name, f"{how}; restart {self.restarts} in {self._backoff_s:g} s, its log is {self.node.log}", "red"
+            )
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop_now.wait(), self._backoff_s)
             self._backoff_s = min(self._backoff_s * 2, BACKOFF_S_MAX)
 
     async def _run_once(self, environment: Mapping[str, str]) -> int:
-        command = [sys.executable, "-m", "headrace", "up", "--config", str(self.node.properties), "--supervised", *self._arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "headrace",
+            "up",
+            "--config",
+            str(self.node.properties),
+            "--supervised",
+            *self._arguments,
+        ]
         self.ready.clear()
         with self.node.log.open("ab") as log:
             # A session of its own: the terminal's Ctrl-C is for the supervisor, which stops the nodes in order.
@@ -149,8 +171,15 @@ class NodeProcess:
 class Supervisor:
     """All nodes of a cluster, from start to stop."""
 
-    def __init__(self, cluster: LocalCluster, arguments: Sequence[str], metrics_port: int | None = None) -> None:
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        arguments: Sequence[str],
+        metrics_port: int | None = None,
+        on_ready: Callable[[LocalCluster, float], None] = announce,
+    ) -> None:
         self.cluster = cluster
+        self._on_ready = on_ready
         self.nodes: list[NodeProcess] = []
         for index, node in enumerate(cluster.nodes.values()):
             more = [] if metrics_port is None else ["--metrics-port", str(metrics_port and metrics_port + index)]
@@ -175,7 +204,9 @@ class Supervisor:
         failure: BaseException | None = None
         try:
             await asyncio.wait([*keepers, watcher, stop], return_when=asyncio.FIRST_COMPLETED)
-            failure = next((k.exception() for k in [*keepers, watcher] if k.done() and not k.cancelled() and k.exception()), None)
+            failure = next(
+                (k.exception() for k in [*keepers, watcher] if k.done() and not k.cancelled() and k.exception()), None
+            )
         finally:
             watcher.cancel()
             await self._stop_all()
@@ -201,7 +232,9 @@ class Supervisor:
         running = [node for node in self.nodes if node.is_running]
         if running and self._signals == 1:
             say("cluster", "stopping; Ctrl-C again ends everything at once")
-        for node in sorted(running, key=lambda node: (node.node.node_id in self.voters, node.node.node_id == self.leader)):
+        for node in sorted(
+            running, key=lambda node: (node.node.node_id in self.voters, node.node.node_id == self.leader)
+        ):
             await node.stop()
         for node in self.nodes:
             await node.stop()
@@ -212,11 +245,7 @@ class Supervisor:
         """Say when the cluster is up, and who leads the quorum whenever that changes."""
         await asyncio.gather(*(node.ready.wait() for node in self.nodes))
         spent = time.monotonic() - self._began
-        print(
-            f"Headrace {__version__} ready on {self.cluster.bootstrap} "
-            f"(data in {self.cluster.folder}, {counted(len(self.nodes), 'node')}, started in {spent:.2f} s)",
-            flush=True,
-        )
+        self._on_ready(self.cluster, spent)
         told: tuple[str, str] | None = None
         admin = Admin(self.cluster.bootstrap, connect_timeout_s=1.0, request_timeout_s=2.0, retry_timeout_s=2.0)
         try:
@@ -238,7 +267,13 @@ class Supervisor:
             return "nobody leads", "red"
         self.leader, self.voters = quorum.leader_id, {voter.node_id for voter in quorum.voters}
         voters = ", ".join(map(str, sorted(self.voters)))
-        return f"node {quorum.leader_id} leads in epoch {quorum.leader_epoch}; {voters} vote{'s' * (len(self.voters) == 1)}", "cyan"
+        return (
+            (
+                f"node {quorum.leader_id} leads in epoch {quorum.leader_epoch}; {voters}"
+                f" vote{'s' * (len(self.voters) == 1)}"
+            ),
+            "cyan",
+        )
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -247,8 +282,19 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in apart}
 
 
-def supervise(cluster: LocalCluster, arguments: Sequence[str], metrics_port: int | None = None) -> int:
-    async def main() -> int:
-        return await Supervisor(cluster, arguments, metrics_port).run()
+def supervise(
+    cluster: LocalCluster, arguments: Sequence[str], metrics_port: int | None = None, *, as_json: bool = False
+) -> int:
+    """Run a cluster until it is stopped. With `as_json` one line on stdout says that it is ready, and all else goes to
+    stderr."""
+    out = sys.stdout
 
-    return asyncio.run(main())
+    def announce_json(cluster: LocalCluster, spent_s: float) -> None:
+        facts = {"ready": cluster.bootstrap, "data": str(cluster.folder), "nodes": [*cluster.nodes]}
+        print(json.dumps({**facts, "started_s": spent_s}), file=out, flush=True)
+
+    async def main() -> int:
+        return await Supervisor(cluster, arguments, metrics_port, announce_json if as_json else announce).run()
+
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        return asyncio.run(main())

@@ -1,4 +1,4 @@
-"""`headrace topic`: create, list, describe, delete, alter."""
+"""`headrace topic`: create, list, describe, delete, alter; `delete-records` is in a module of its own."""
 
 import asyncio
 import time
@@ -7,29 +7,29 @@ from typing import Any
 import typer
 
 from headrace.cli.completion import topic_names
+from headrace.cli.config import Entity, refuse_unknown_unset
+from headrace.cli.delete_records import delete_records
 from headrace.cli.dump.report import counted
 from headrace.cli.output import (
     BOOTSTRAP,
     JSON,
     YES,
+    changes_text,
     command_group,
     confirm,
     pairs,
     print_deleted,
     print_json,
-    print_table,
-    shown,
-    size_text,
     with_admin,
 )
 from headrace.cli.watch import watched
-from headrace.client.admin import EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource, ReplicaSize, Resource
-from headrace.client.cluster import Topic
+from headrace.client.admin.admin import EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource, ReplicaSize, Resource
+from headrace.client.admin.operations import Operations
 from headrace.client.errors import ClientError, RequestFailed
-from headrace.client.operations import Operations
-from headrace.config.topic import suggestion
+from headrace.client.net.cluster import Topic
 from headrace.errors import Err
 from headrace.storage.checkpoints import encode_uuid
+from headrace.terminal import print_table, shown, size_text
 
 app = command_group("Create, list, describe, delete and alter topics.", no_args_is_help=True)
 
@@ -42,12 +42,26 @@ NEW_NAMES = typer.Argument(..., metavar="TOPIC", help="One or more topics.", sho
 def create(
     names: list[str] = NEW_NAMES,
     partitions: int = typer.Option(
-        -1, "--partitions", "-p", metavar="N", max=INT32_MAX, help="Number of partitions; -1: the broker's default.", show_default=False
+        -1,
+        "--partitions",
+        "-p",
+        metavar="N",
+        max=INT32_MAX,
+        help="Number of partitions; -1: the broker's default.",
+        show_default=False,
     ),
     replication_factor: int = typer.Option(
-        -1, "--replication-factor", "-r", metavar="N", max=INT16_MAX, help="Copies of each partition; -1: the broker's default.", show_default=False
+        -1,
+        "--replication-factor",
+        "-r",
+        metavar="N",
+        max=INT16_MAX,
+        help="Copies of each partition; -1: the broker's default.",
+        show_default=False,
     ),
-    settings: list[str] = typer.Option([], "--set", metavar="NAME=VALUE", help="A topic option, such as retention.ms=3600000."),
+    settings: list[str] = typer.Option(
+        [], "--set", metavar="NAME=VALUE", help="A topic option, such as retention.ms=3600000."
+    ),
     if_not_exists: bool = typer.Option(False, "--if-not-exists", help="Succeed if the topic exists already."),
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
@@ -85,7 +99,10 @@ def create(
     elif not as_json:
         for row in rows:
             if row["created"]:
-                print(f"created {row['name']}: {counted(row['partitions'], 'partition')}, replication factor {row['replication_factor']}")
+                print(
+                    f"created {row['name']}: {counted(row['partitions'], 'partition')}, replication factor"
+                    f" {row['replication_factor']}"
+                )
             else:
                 print(f"{row['name']} exists already")
     if refused:
@@ -129,7 +146,8 @@ def list_(
 
 
 async def _totals(admin: Admin, topics: list[Topic]) -> list[dict[str, int | None]]:
-    """Records (offsets, where a topic is compacted) and bytes of each topic; None where a partition's leader does not tell."""
+    """Records (offsets, where a topic is compacted) and bytes of each topic; None where a partition's leader does not
+    tell."""
     led = [(topic.name, p.index) for topic in topics for p in topic.partitions.values() if p.leader >= 0]
     leaders = sorted({p.leader for topic in topics for p in topic.partitions.values() if p.leader >= 0})
     starts, ends, sizes = await asyncio.gather(
@@ -141,7 +159,12 @@ async def _totals(admin: Admin, topics: list[Topic]) -> list[dict[str, int | Non
         kept = [(p.leader, topic.name, p.index) for p in topic.partitions.values()]
         known = all(at in starts and at in ends for at in places)
         records = sum(ends[at] - starts[at] for at in places) if known else None
-        rows.append({"records": records, "size_bytes": sum(sizes[at] for at in kept) if all(at in sizes for at in kept) else None})
+        rows.append(
+            {
+                "records": records,
+                "size_bytes": sum(sizes[at] for at in kept) if all(at in sizes for at in kept) else None,
+            }
+        )
     return rows
 
 
@@ -163,7 +186,10 @@ def _summary(topic: Topic) -> dict[str, Any]:
 @app.command("describe")
 @watched
 def describe(names: list[str] = NAMES, bootstrap: str = BOOTSTRAP, as_json: bool = JSON) -> None:
-    """Show partitions, replicas, offsets, sizes and changed options."""
+    """Show partitions, replicas, offsets, sizes and options.
+
+    Only options that were set for the topic are shown; `headrace config describe` shows all.
+    """
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         return [await _describe(admin, name) for name in names]
@@ -236,7 +262,10 @@ async def _replicas(admin: Admin, topic: Topic) -> dict[int, ReplicaSize]:
 
 
 def _print_description(topic: dict[str, Any]) -> None:
-    print(f"{topic['name']}  id {topic['topic_id']}  {counted(topic['partitions'], 'partition')}, replication factor {topic['replication_factor']}")
+    print(
+        f"{topic['name']}  id {topic['topic_id']}  {counted(topic['partitions'], 'partition')}, replication factor"
+        f" {topic['replication_factor']}"
+    )
     for name, value in sorted(topic["configs"].items()):
         print(f"  {name}={value}")
     rows = [
@@ -301,13 +330,27 @@ def delete(
         print_deleted("topic", done, as_json)
 
 
+app.command("delete-records")(delete_records)
+
+
 @app.command("alter")
 def alter(
-    name: str = typer.Argument(..., metavar="TOPIC", help="The topic's name.", show_default=False, autocompletion=topic_names),
-    partitions: int | None = typer.Option(None, "--partitions", "-p", metavar="N", min=1, max=INT32_MAX, help="New number of partitions; it can only grow."),
+    name: str = typer.Argument(
+        ..., metavar="TOPIC", help="The topic's name.", show_default=False, autocompletion=topic_names
+    ),
+    partitions: int | None = typer.Option(
+        None,
+        "--partitions",
+        "-p",
+        metavar="N",
+        min=1,
+        max=INT32_MAX,
+        help="New number of partitions; it can only grow.",
+    ),
     settings: list[str] = typer.Option([], "--set", metavar="NAME=VALUE", help="Set a topic option."),
     unset: list[str] = typer.Option([], "--unset", metavar="NAME", help="Give a topic option its default back."),
     bootstrap: str = BOOTSTRAP,
+    as_json: bool = JSON,
 ) -> None:
     """Add partitions, set and unset options."""
     changes = pairs(settings)
@@ -316,17 +359,22 @@ def alter(
 
     async def work(admin: Admin) -> None:
         if unset:
-            # A broker takes a name that it does not know for one that is not set.
-            known = {entry.name for entry in await admin.describe_configs(Resource.TOPIC, name)}
-            for key in unset:
-                if key not in known:
-                    raise ClientError(f"--unset {key}: there is no such topic option{suggestion(key, known)}")
+            await refuse_unknown_unset(admin, Entity(Resource.TOPIC, name), unset)
         if changes or unset:
             await admin.alter_configs(Resource.TOPIC, name, set=changes, unset=unset)
-            done = [f"{key}={value}" for key, value in changes.items()] + [f"{key} back to its default" for key in unset]
-            print(f"{name}: {', '.join(done)}")
+            done.update(set=changes, unset=unset)
         if partitions is not None:
             await admin.create_partitions(name, partitions)
-            print(f"{name}: {counted(partitions, 'partition')}")
+            done["partitions"] = partitions
 
-    with_admin(bootstrap, work)
+    done: dict[str, Any] = {"topic": name}
+    try:
+        with_admin(bootstrap, work)
+    finally:  # what was done before the rest was refused is told, too
+        if as_json:
+            print_json(done)
+        else:
+            if "set" in done:
+                print(f"{name}: {changes_text(changes, unset)}")
+            if "partitions" in done:
+                print(f"{name}: {counted(done['partitions'], 'partition')}")

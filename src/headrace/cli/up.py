@@ -63,22 +63,48 @@ def parser() -> argparse.ArgumentParser:
     add("--host", metavar="HOST", help=f"address to listen on [{HOST}: this machine only]")
     add("--port", metavar="N", type=port_number, help=f"port to listen on, 0 for any free one [{PORT}]")
     add("--config", metavar="FILE", help="options in Kafka's format (server.properties)")
-    add("--set", metavar="NAME=VALUE", action="append", default=[], dest="settings", help="one option, Kafka's name; may be repeated")
+    add(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="settings",
+        help="one option, Kafka's name; may be repeated",
+    )
     add("--node-id", metavar="N", type=int, help="id of this node in its cluster [1]")
-    add("--metrics-port", metavar="N", type=port_number, help="serve Prometheus metrics on this port, 0 for any free one [none]")
-    add("--detach", action="store_true", help="go on in the background once clients can connect; `headrace down` stops it")
+    add(
+        "--metrics-port",
+        metavar="N",
+        type=port_number,
+        help="serve Prometheus metrics on this port, 0 for any free one [none]",
+    )
+    add(
+        "--detach",
+        action="store_true",
+        help="go on in the background once clients can connect; `headrace down` stops it",
+    )
     add("-v", "--verbose", action="store_true", help="log details")
+    add("--json", action="store_true", dest="as_json", help="say where the broker is as JSON, in one line")
     add_cluster_options(found)
     return found
 
 
 def add_cluster_options(found: argparse.ArgumentParser) -> None:
     local = found.add_argument_group("a cluster on this machine").add_argument
-    local("--brokers", metavar="N", type=broker_count, help="run so many brokers, each a process with a folder in --data; they are restarted if they crash")
+    local(
+        "--brokers",
+        metavar="N",
+        type=broker_count,
+        help="run so many brokers, each a process with a folder in --data; they are restarted if they crash",
+    )
     local("--racks", metavar="R,...", help="racks to give to them in turn [this machine is one rack]")
     add = found.add_argument_group("one node of a cluster").add_argument
     add("--voters", metavar="ID@HOST:PORT,...", help="the controllers, if they never change (controller.quorum.voters)")
-    add("--bootstrap-controllers", metavar="HOST:PORT,...", help="where to find the controllers otherwise (controller.quorum.bootstrap.servers)")
+    add(
+        "--bootstrap-controllers",
+        metavar="HOST:PORT,...",
+        help="where to find the controllers otherwise (controller.quorum.bootstrap.servers)",
+    )
     add("--controller-port", metavar="N", type=port_number, help="be a controller too, on this port")
     add("--roles", metavar="ROLE,...", help="broker, controller or both (process.roles)")
     add("--rack", metavar="R", help="where this broker stands (broker.rack)")
@@ -109,7 +135,7 @@ def main(words: Sequence[str]) -> int:
     set_up_logging(arguments.verbose)
     warn_of_idle_options(config)
     try:
-        run(config, on_ready=announce)
+        run(config, on_ready=announce_json if arguments.as_json else announce)
     except (StartupError, QuorumError) as error:
         return refuse(str(error))
     except KeyboardInterrupt:
@@ -125,8 +151,11 @@ def detach(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     from headrace.cli.detached import start
 
     try:
-        folder = arguments.data or DATA if arguments.brokers is not None else load_config(arguments, os.environ).log_dirs[0]
-        return start([word for word in words if word != "--detach"], Path(folder))
+        folder = (
+            arguments.data or DATA if arguments.brokers is not None else load_config(arguments, os.environ).log_dirs[0]
+        )
+        without = [word for word in words if word not in ("--detach", "--json")]
+        return start(without, Path(folder), as_json=arguments.as_json)
     except ConfigError as error:
         return refuse(str(error))
     except OSError as error:
@@ -146,8 +175,8 @@ def run_cluster(arguments: argparse.Namespace) -> int:
     import gc
     from pathlib import Path
 
-    from headrace.broker.local_cluster import LocalClusterError, Wish, open_cluster, refuse_taken_ports
     from headrace.cli.supervisor import supervise
+    from headrace.local_cluster.layout import LocalClusterError, Wish, open_cluster, refuse_taken_ports
 
     gc.enable()
     alone = ("config", "node_id", "voters", "bootstrap_controllers", "controller_port", "roles", "rack")
@@ -162,21 +191,29 @@ def run_cluster(arguments: argparse.Namespace) -> int:
         refuse_taken_ports(Path(arguments.data or DATA), wish)
         cluster = open_cluster(Path(arguments.data or DATA), wish)
         if arguments.port and arguments.port not in {node.port for node in cluster.nodes.values()}:
-            raise LocalClusterError(f"--port {arguments.port}: {cluster.folder} has its ports already, as {cluster.bootstrap}; start it without --port")
+            raise LocalClusterError(
+                f"--port {arguments.port}: {cluster.folder} has its ports already, as {cluster.bootstrap}; start it"
+                " without --port"
+            )
     except (ConfigError, LocalClusterError) as error:
         return refuse(str(error))
     except OSError as error:
-        return refuse(f"cannot make a cluster in {error.filename or arguments.data or DATA}: {error.strerror}; choose another folder with --data")
+        return refuse(
+            f"cannot make a cluster in {error.filename or arguments.data or DATA}: {error.strerror}; choose another"
+            " folder with --data"
+        )
     words = [word for setting in arguments.settings for word in ("--set", setting)]
     if arguments.verbose:
         words.append("--verbose")
-    return supervise(cluster, words, arguments.metrics_port)
+    return supervise(cluster, words, arguments.metrics_port, as_json=arguments.as_json)
 
 
 def refuse_a_clusters_folder(config: BrokerConfig) -> None:
     for path in config.log_dirs:
         if os.path.exists(f"{path}/node-1.properties"):
-            raise ConfigError(f"{path} holds a local cluster: start it with --brokers, or choose another folder with --data")
+            raise ConfigError(
+                f"{path} holds a local cluster: start it with --brokers, or choose another folder with --data"
+            )
 
 
 def die_with_parent() -> None:
@@ -264,7 +301,9 @@ def read_file(path: str) -> dict[str, str]:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     for name, value in found.items():  # what stands in comments does no harm
         if not f"{name}{value}".isascii() and any("\udc80" <= letter <= "\udcff" for letter in name + value):
-            raise ConfigError(f"cannot read {path}: {name.encode(errors='replace').decode()[:40]} is not written in UTF-8")
+            raise ConfigError(
+                f"cannot read {path}: {name.encode(errors='replace').decode()[:40]} is not written in UTF-8"
+            )
     return found
 
 
@@ -322,6 +361,14 @@ def announce(ready: Any) -> None:
     )
 
 
+def announce_json(ready: Any) -> None:
+    """The same for scripts that read JSON."""
+    import json
+
+    facts = {"ready": ready.address, "data": str(ready.data), "node": ready.node_id, "started_s": process_age_s()}
+    print(json.dumps(facts), flush=True)
+
+
 def process_age_s() -> float:
     """Seconds since the process was started, interpreter included."""
     try:
@@ -348,7 +395,8 @@ def set_up_logging(verbose: bool) -> None:
 
 
 def warn_of_idle_options(config: BrokerConfig) -> None:
-    """Options of Kafka's that Headrace knows but does nothing with are taken, so that files can be shared, and named."""
+    """Options of Kafka's that Headrace knows but does nothing with are taken, so that files can be shared, and
+    named."""
     import logging
 
     from headrace.config.broker import find_option

@@ -12,7 +12,13 @@ import typer
 from headrace.client.errors import ClientError
 
 OPTION = typer.Option(
-    None, "--watch", "-w", metavar="SECONDS", min=0.1, help="Show it again every so many seconds, until Ctrl-C.", show_default=False
+    None,
+    "--watch",
+    "-w",
+    metavar="SECONDS",
+    min=0.1,
+    help="Show it again every so many seconds, until Ctrl-C.",
+    show_default=False,
 )
 CLEAR = "\033[H\033[2J\033[3J"
 
@@ -25,13 +31,13 @@ def watched(command: Callable[..., Any]) -> Callable[..., Any]:
         if watch is None:
             return command(*args, **options)
         while True:
-            if sys.stdout.isatty():
-                print(CLEAR, end="")
-            print(time.strftime("%H:%M:%S"), flush=True)
+            for_people = not options.get("as_json")
+            if for_people:
+                print(f"{CLEAR if sys.stdout.isatty() else ''}{time.strftime('%H:%M:%S')}", flush=True)
             try:
                 command(*args, **options)
             except ClientError as error:  # brokers that are away for a moment are a part of what is watched
-                print(f"headrace: {error}")
+                print(f"headrace: {error}", file=sys.stdout if for_people else sys.stderr)
             except typer.Exit:
                 pass  # a bad state is what one watches for
             sys.stdout.flush()

@@ -1,36 +1,62 @@
-"""Talks to Kafka brokers, Headrace's or Apache's: connections, routing to leaders, administration.
+"""Talks to Kafka brokers, Headrace's or Apache's: administration, groups, record batches in and out.
 
-`Admin` is the door for administration; `raw` sends and fetches whole record batches. `read_security` takes Kafka's own
-settings for TLS and logins. Nothing here knows a broker's insides.
+The public names, by room:
+
+- `admin`: `Admin` for topics, options and offsets, `Groups` for consumer groups, `Operations` for the cluster itself
+- `produce`: `ProducerCore` sends record batches exactly once and in order
+- `consume`: `GroupConsumer` reads as a member of a group, `RangeFetcher` a range of one partition's offsets
+- `columnar`: record batches to Arrow and back; needs the extra `spark`, so import it by its own name
+- `security`: `read_security` takes Kafka's own settings for TLS and logins
+- `net`: connections and a `Cluster` of brokers, which all of the above stand on
+- `raw`: whole record batches in and out of one partition (`raw.produce`, `raw.fetch`)
+
+Failures are `ClientError`s. Nothing here knows a broker's insides.
 """
 
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
-from headrace.client.errors import (
-    BrokerUnreachable,
-    ClientError,
-    ConnectionLost,
-    NotKafka,
-    RequestFailed,
-    RequestTimedOut,
-    SecurityFailed,
-    SettingRefused,
-    UnsupportedApi,
-)
-from headrace.client.security import Security, read_security
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Admin",
-    "BrokerUnreachable",
-    "ClientError",
-    "Cluster",
-    "ConnectionLost",
-    "NotKafka",
-    "RequestFailed",
-    "RequestTimedOut",
-    "Security",
-    "SecurityFailed",
-    "SettingRefused",
-    "UnsupportedApi",
-    "read_security",
-]
+from headrace.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from headrace.client.admin import Admin as Admin, Groups as Groups, Operations as Operations, Resource as Resource
+    from headrace.client.consume import (
+        ConsumedRecord as ConsumedRecord,
+        GroupConsumer as GroupConsumer,
+        RangeFetcher as RangeFetcher,
+    )
+    from headrace.client.errors import (
+        BrokerUnreachable as BrokerUnreachable,
+        ClientError as ClientError,
+        ConnectionLost as ConnectionLost,
+        NotKafka as NotKafka,
+        RequestFailed as RequestFailed,
+        RequestTimedOut as RequestTimedOut,
+        SecurityFailed as SecurityFailed,
+        SettingRefused as SettingRefused,
+        UnsupportedApi as UnsupportedApi,
+    )
+    from headrace.client.net import Cluster as Cluster
+    from headrace.client.produce import OutgoingBatch as OutgoingBatch, ProducerCore as ProducerCore
+    from headrace.client.security import Security as Security, read_security as read_security
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "admin": ["Admin", "Groups", "Operations", "Resource"],
+            "consume": ["ConsumedRecord", "GroupConsumer", "RangeFetcher"],
+            "errors": [
+                "BrokerUnreachable",
+                "ClientError",
+                "ConnectionLost",
+                "NotKafka",
+                "RequestFailed",
+                "RequestTimedOut",
+                "SecurityFailed",
+                "SettingRefused",
+                "UnsupportedApi",
+            ],
+            "net": ["Cluster"],
+            "produce": ["OutgoingBatch", "ProducerCore"],
+            "security": ["Security", "read_security"],
+        },
+    )

@@ -14,6 +14,14 @@ class BrokerUnreachable(ClientError):
     """No connection could be made at all."""
 
 
+class ConnectionRefused(BrokerUnreachable):
+    """Nobody listens at the address."""
+
+
+class HostUnknown(BrokerUnreachable):
+    """The name of the host cannot be resolved on this machine."""
+
+
 class ConnectionLost(ClientError):
     """The connection closed before the answer came: the request may or may not have taken effect."""
 

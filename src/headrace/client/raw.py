@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from headrace.client.cluster import NO_TOPIC_ID, UNKNOWN_TOPIC_WAIT_S, Cluster, is_retriable
 from headrace.client.errors import ClientError, NotKafka, RequestFailed, check
+from headrace.client.net.cluster import NO_TOPIC_ID, UNKNOWN_TOPIC_WAIT_S, Cluster, is_retriable
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey

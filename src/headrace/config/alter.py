@@ -73,9 +73,7 @@ def replace_all(
 ) -> Altered:
     """AlterConfigs of one resource: what is not named goes back to its default."""
     if resource == Resource.BROKER_LOGGER:
-        raise KafkaError(
-            Err.INVALID_REQUEST, "AlterConfigs does not change loggers; use IncrementalAlterConfigs"
-        )
+        raise KafkaError(Err.INVALID_REQUEST, "AlterConfigs does not change loggers; use IncrementalAlterConfigs")
     _check_keys(configs)
     wanted = dict(configs) | {key: None for key in current if key not in dict(configs)}
     return _finish(resource, name, wanted, current, broker)
@@ -141,11 +139,7 @@ def _finish(
     broker: BrokerConfig,
 ) -> Altered:
     # Brokers reload what files a value names when it is written again, so for them every value is recorded.
-    changes = {
-        key: value
-        for key, value in wanted.items()
-        if current.get(key) != value or resource == Resource.BROKER
-    }
+    changes = {key: value for key, value in wanted.items() if current.get(key) != value or resource == Resource.BROKER}
     overrides = dict(current)
     for key, value in changes.items():
         if value is None:
@@ -157,7 +151,8 @@ def _finish(
 
 
 def check_elr(name: str, changes: Mapping[str, str | None]) -> None:
-    """Of a broker resource, once the broker agrees: eligible leader replicas count on one min.insync.replicas for all."""
+    """Of a broker resource, once the broker agrees: eligible leader replicas count on one min.insync.replicas for
+    all."""
     if "min.insync.replicas" not in changes:
         return
     if name:
@@ -244,7 +239,9 @@ def _check_dynamic(key: str, text: str, *, for_all_brokers: bool) -> None:
     if for_all_brokers and per_broker:
         raise ConfigError(f"{key}: can be changed for one broker only, not for all")
     if key == "listeners":
-        raise ConfigError("listeners: this broker binds its addresses when it starts, and cannot change them while it runs")
+        raise ConfigError(
+            "listeners: this broker binds its addresses when it starts, and cannot change them while it runs"
+        )
     if key in _JAVA_CLASSES and text:
         raise ConfigError(f"{key}: Java classes cannot be loaded")
     option.parse(text)
@@ -285,9 +282,7 @@ def validate_group(name: str, overrides: Mapping[str, str], broker: BrokerConfig
             _check_group_bounds(key, values[key], broker)
         for kind in ("consumer", "share", "streams"):
             session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
-            if values.get(session, broker[f"group.{session}"]) <= values.get(
-                heartbeat, broker[f"group.{heartbeat}"]
-            ):
+            if values.get(session, broker[f"group.{session}"]) <= values.get(heartbeat, broker[f"group.{heartbeat}"]):
                 raise ConfigError(f"{session}: must be above {heartbeat}")
     except ConfigError as error:
         raise KafkaError(Err.INVALID_CONFIG, str(error)) from None
@@ -365,8 +360,6 @@ def alter_loggers(changes: Sequence[Change], known: Callable[[str], bool]) -> di
         if not known(key):
             raise KafkaError(Err.INVALID_CONFIG, f"{key}: there is no such logger")
         if op == Op.SET and value not in LEVELS:
-            raise KafkaError(
-                Err.INVALID_CONFIG, f"{key}: {value!r} is not a level; levels: {', '.join(LEVELS)}"
-            )
+            raise KafkaError(Err.INVALID_CONFIG, f"{key}: {value!r} is not a level; levels: {', '.join(LEVELS)}")
         wanted[key] = value if op == Op.SET else None
     return wanted

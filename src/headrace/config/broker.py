@@ -236,7 +236,8 @@ class BrokerConfig:
 
     @cached_property
     def advertised_listeners(self) -> tuple[Listener, ...]:
-        """What clients are told; the listeners themselves when nothing is set (an empty host is for the server to fill)."""
+        """What clients are told; the listeners themselves when nothing is set (an empty host is for the server to
+        fill)."""
         items = self["advertised.listeners"]
         if items is None:
             return self.listeners
@@ -264,9 +265,7 @@ class BrokerConfig:
     def max_connections_per_ip_overrides(self) -> dict[str, int]:
         """`host:count,...`; the count is after the last colon, so that IPv6 addresses work."""
         found: dict[str, int] = {}
-        for item in filter(
-            None, (part.strip() for part in self["max.connections.per.ip.overrides"].split(","))
-        ):
+        for item in filter(None, (part.strip() for part in self["max.connections.per.ip.overrides"].split(","))):
             host, _, count = item.rpartition(":")
             if not host or not count.strip().isdecimal():
                 raise ConfigError(f"max.connections.per.ip.overrides: {item!r} is not host:count")
@@ -276,9 +275,7 @@ class BrokerConfig:
     @cached_property
     def topic_defaults(self) -> Mapping[str, Value]:
         """Every topic option's value for a topic without overrides."""
-        return MappingProxyType(
-            {name: self._topic_default(option) for name, option in topic_options().items()}
-        )
+        return MappingProxyType({name: self._topic_default(option) for name, option in topic_options().items()})
 
     def _topic_default(self, option: Option) -> Value:
         for name, factor in option.synonyms:
@@ -306,9 +303,7 @@ class BrokerConfig:
                 raise ConfigError(f"{name}: {reason}")
         for listener in self.listeners:
             if listener.protocol != "PLAINTEXT":
-                raise ConfigError(
-                    f"listeners: {listener.name} asks for {listener.protocol}, which is not supported"
-                )
+                raise ConfigError(f"listeners: {listener.name} asks for {listener.protocol}, which is not supported")
         self._check_log()
         self._check_groups()
         conflicts.check(self)
@@ -325,16 +320,12 @@ class BrokerConfig:
         if defaults["segment.ms"] < 1:
             raise ConfigError(f"log.roll.ms: {defaults['segment.ms']} is below the least allowed, 1")
         if defaults["segment.jitter.ms"] < 0:
-            raise ConfigError(
-                f"log.roll.jitter.ms: {defaults['segment.jitter.ms']} is below the least allowed, 0"
-            )
+            raise ConfigError(f"log.roll.jitter.ms: {defaults['segment.jitter.ms']} is below the least allowed, 0")
         if defaults["retention.ms"] == 0:
             raise ConfigError("log.retention.ms: must be -1 (no limit) or at least 1")
         threads = self["log.cleaner.threads"]
         if threads and self["log.cleaner.dedupe.buffer.size"] // threads <= 1 << 20:
-            raise ConfigError(
-                "log.cleaner.dedupe.buffer.size: needs more than 1 MB for each of log.cleaner.threads"
-            )
+            raise ConfigError("log.cleaner.dedupe.buffer.size: needs more than 1 MB for each of log.cleaner.threads")
         if self["replica.fetch.wait.max.ms"] > self["replica.socket.timeout.ms"]:
             raise ConfigError("replica.fetch.wait.max.ms: must not be above replica.socket.timeout.ms")
         if self["replica.fetch.wait.max.ms"] > self["replica.lag.time.max.ms"]:
@@ -360,30 +351,23 @@ class BrokerConfig:
         for assignor in self["group.consumer.assignors"]:
             if assignor not in CONSUMER_ASSIGNORS:
                 raise ConfigError(
-                    f"group.consumer.assignors: {assignor!r} is none of {', '.join(CONSUMER_ASSIGNORS)}; Java classes cannot be loaded"
+                    f"group.consumer.assignors: {assignor!r} is none of {', '.join(CONSUMER_ASSIGNORS)}; Java classes"
+                    " cannot be loaded"
                 )
 
     def _check_advertised(self) -> None:
         names = {listener.name for listener in self.listeners}
         for listener in self.advertised_listeners:
             if "advertised.listeners" in self.raw and listener.host == "0.0.0.0":
-                raise ConfigError(
-                    f"advertised.listeners: clients cannot connect to {listener}; name a real address"
-                )
+                raise ConfigError(f"advertised.listeners: clients cannot connect to {listener}; name a real address")
             if listener.name not in names and listener.name not in self.controller_listener_names:
                 raise ConfigError(f"advertised.listeners: {listener.name} is not among listeners")
         both = {"inter.broker.listener.name", "security.inter.broker.protocol"} & set(self.raw)
         if len(both) == 2:
-            raise ConfigError(
-                "inter.broker.listener.name: set this or security.inter.broker.protocol, not both"
-            )
+            raise ConfigError("inter.broker.listener.name: set this or security.inter.broker.protocol, not both")
         broker = "broker" in self.roles and "process.roles" in self.raw
-        if broker and self.inter_broker_listener not in {
-            listener.name for listener in self.advertised_listeners
-        }:
-            raise ConfigError(
-                f"inter.broker.listener.name: {self.inter_broker_listener} is not an advertised listener"
-            )
+        if broker and self.inter_broker_listener not in {listener.name for listener in self.advertised_listeners}:
+            raise ConfigError(f"inter.broker.listener.name: {self.inter_broker_listener} is not an advertised listener")
 
     def _check_roles(self) -> None:
         voters = self.quorum_voters
@@ -396,9 +380,7 @@ class BrokerConfig:
         controllers = set(self.controller_listener_names)
         if "controller" in self.roles:
             if voters and self.node_id not in voters:
-                raise ConfigError(
-                    f"controller.quorum.voters: this controller's id {self.node_id} is not among them"
-                )
+                raise ConfigError(f"controller.quorum.voters: this controller's id {self.node_id} is not among them")
             if not controllers <= names:
                 missing = ", ".join(sorted(controllers - names))
                 raise ConfigError(f"controller.listener.names: {missing} is not among listeners")
@@ -406,9 +388,7 @@ class BrokerConfig:
                 raise ConfigError("listeners: a node that is only a controller has only controller listeners")
         else:
             if self.node_id in voters:
-                raise ConfigError(
-                    f"controller.quorum.voters: {self.node_id} is no controller and cannot vote"
-                )
+                raise ConfigError(f"controller.quorum.voters: {self.node_id} is no controller and cannot vote")
             if controllers & names:
                 raise ConfigError("listeners: a node that is only a broker cannot have a controller listener")
         if "broker" in self.roles and not names - controllers:

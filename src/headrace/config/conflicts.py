@@ -57,10 +57,14 @@ def _check_internal_topics(config: "BrokerConfig") -> None:
         try:
             segment_bytes.parse(str(config[name]))
         except ConfigError as error:
-            raise ConfigError(f"{name}: {topic} could not be created with {error}; set {name} to at least that") from None
+            raise ConfigError(
+                f"{name}: {topic} could not be created with {error}; set {name} to at least that"
+            ) from None
         name = f"{prefix}.compression.codec"
         if name in broker_options() and not 0 <= config[name] <= CODEC_MAX:
-            raise ConfigError(f"{name}: {config[name]} is no codec; set 0 (none), 1 (gzip), 2 (snappy), 3 (lz4) or 4 (zstd)")
+            raise ConfigError(
+                f"{name}: {config[name]} is no codec; set 0 (none), 1 (gzip), 2 (snappy), 3 (lz4) or 4 (zstd)"
+            )
 
 
 def _check_sessions(config: "BrokerConfig") -> None:
@@ -77,7 +81,9 @@ def _check_sessions(config: "BrokerConfig") -> None:
             f"in groups of the classic protocol; lower {lower} or raise {upper}"
         )
     if "classic" not in config["group.coordinator.rebalance.protocols"]:
-        raise ConfigError("group.coordinator.rebalance.protocols: classic is missing and cannot be switched off; add it")
+        raise ConfigError(
+            "group.coordinator.rebalance.protocols: classic is missing and cannot be switched off; add it"
+        )
 
 
 def _check_requests(config: "BrokerConfig") -> None:

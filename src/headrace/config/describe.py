@@ -173,9 +173,7 @@ def describe_cluster_defaults(config: BrokerConfig, names: Iterable[str] | None 
         chain = _chain(name, config, sensitive=option is None or option.sensitive)
         defaults = [each for each in chain if each.source is ConfigSource.DYNAMIC_DEFAULT_BROKER]
         exact = broker_options().get(name)
-        entries.append(
-            _entry(name, cluster[name], option, defaults, read_only=exact is None or not exact.dynamic)
-        )
+        entries.append(_entry(name, cluster[name], option, defaults, read_only=exact is None or not exact.dynamic))
     return entries
 
 

@@ -66,7 +66,5 @@ def check_ports(listeners: Iterable[Listener]) -> None:
             seen.setdefault(listener.port, []).append(listener)
     for port, sharing in seen.items():
         families = sorted(":" in listener.host for listener in sharing)
-        if len(sharing) > 1 and not (
-            families == [False, True] and all(listener.host for listener in sharing)
-        ):
+        if len(sharing) > 1 and not (families == [False, True] and all(listener.host for listener in sharing)):
             raise ConfigError(f"listeners: port {port} is used by {' and '.join(str(x) for x in sharing)}")

@@ -1,6 +1,6 @@
 """What an option is: its type, its checks, and how text becomes a value and back, by Kafka's rules.
 
-Every error names the option first, so that it can be shown as it is to whoever wrote the value.
+Every error names the option first, so that it can be shown as it is to the author of the value.
 """
 
 from collections.abc import Callable
@@ -288,9 +288,7 @@ def is_iso_duration(text: str) -> bool:
     """Whether java.time.Duration would read this as a duration that is not negative."""
     from re import IGNORECASE, fullmatch
 
-    found = fullmatch(
-        r"P(?:(\d+)D)?(?:(T)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,]\d{0,9})?S)?)?", text, IGNORECASE
-    )
+    found = fullmatch(r"P(?:(\d+)D)?(?:(T)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,]\d{0,9})?S)?)?", text, IGNORECASE)
     if not found:
         return False
     days, time, *parts = found.groups()

@@ -52,11 +52,7 @@ def _with_synonyms(name: str) -> Table:
 @cache
 def broker_options() -> Table:
     """Kafka's broker options and Headrace's own."""
-    rows = (
-        _option(cells, synonyms=(), scope=cells[4])
-        for table in ("broker", "headrace")
-        for cells in _read(table)
-    )
+    rows = (_option(cells, synonyms=(), scope=cells[4]) for table in ("broker", "headrace") for cells in _read(table))
     return MappingProxyType({option.name: option for option in rows})
 
 

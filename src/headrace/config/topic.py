@@ -118,9 +118,7 @@ _DERIVED = {
     "leader_replication_throttled_replicas",
     "follower_replication_throttled_replicas",
 }
-_PLAIN_FIELDS = {
-    field: field.replace("_", ".") for field in LogConfig.__struct_fields__ if field not in _DERIVED
-}
+_PLAIN_FIELDS = {field: field.replace("_", ".") for field in LogConfig.__struct_fields__ if field not in _DERIVED}
 
 
 def validate_topic(
@@ -150,10 +148,7 @@ def _check_together(values: Mapping[str, Any], broker: "BrokerConfig", existing:
         if not broker["remote.log.storage.system.enable"]:
             raise ConfigError("remote.storage.enable: tiered storage is not enabled on this broker")
         _check_remote(values)
-    elif (
-        existing.get("remote.storage.enable", "").lower() == "true"
-        and not values["remote.log.delete.on.disable"]
-    ):
+    elif existing.get("remote.storage.enable", "").lower() == "true" and not values["remote.log.delete.on.disable"]:
         raise ConfigError(
             "remote.storage.enable: cannot be switched off while remote data is kept; set "
             "remote.log.delete.on.disable=true to delete it, or remote.log.copy.disable=true to only read it"
@@ -173,9 +168,7 @@ def check_local_retention(values: Mapping[str, Any]) -> None:
         if total == -1 or local == -2:
             continue
         if local == -1:
-            raise ConfigError(
-                f"local.retention.{unit}: -1 (no limit) does not go with retention.{unit} {total}"
-            )
+            raise ConfigError(f"local.retention.{unit}: -1 (no limit) does not go with retention.{unit} {total}")
         if local > total:
             raise ConfigError(f"local.retention.{unit}: {local} is above retention.{unit}, {total}")
 

@@ -1,1 +1,2 @@
-"""Group coordination without I/O: shards decide on requests and return records; only replaying records changes what is durable."""
+"""Group coordination without I/O: shards decide on requests and return records; only replaying records changes what is
+durable."""

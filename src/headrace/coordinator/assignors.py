@@ -1,8 +1,8 @@
 """Server-side assignors: from members, what they subscribe to and what they have, to what each should have.
 
 `uniform` balances over all subscribed topics and moves as little as it can; `range` gives each member a contiguous run
-of every topic, so that equal topics are co-partitioned. Both are pure and deterministic: order comes from sorting, never
-from hashing. As in Kafka 4.3, racks do not influence either.
+of every topic, so that equal topics are co-partitioned. Both are pure and deterministic: order comes from sorting,
+never from hashing. As in Kafka 4.3, racks do not influence either.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -39,9 +39,7 @@ Assignor = Callable[[Members, PartitionCounts, bool], dict[str, Assignment]]
 def _partition_count(counts: PartitionCounts, topic_id: bytes) -> int:
     count = counts.get(topic_id)
     if count is None:
-        raise KafkaError(
-            Err.UNKNOWN_SERVER_ERROR, f"members subscribe to topic {topic_id.hex()}, which does not exist"
-        )
+        raise KafkaError(Err.UNKNOWN_SERVER_ERROR, f"members subscribe to topic {topic_id.hex()}, which does not exist")
     return count
 
 
@@ -181,10 +179,7 @@ class _Loads:
     def next_least(self) -> int:
         if self._low_next >= self._low_end:
             self._low_load += 1
-            while (
-                self._low_end < len(self._members)
-                and self._sizes[self._members[self._low_end]] == self._low_load
-            ):
+            while self._low_end < len(self._members) and self._sizes[self._members[self._low_end]] == self._low_load:
                 self._low_end += 1
             self._low_next = 0
         member = self._members[self._low_next]
@@ -198,9 +193,7 @@ class _Loads:
                 self._high_load = self._sizes[self._members[self._high_start - 1]]
             else:
                 self._high_load -= 1
-            while (
-                self._high_start > 0 and self._sizes[self._members[self._high_start - 1]] == self._high_load
-            ):
+            while self._high_start > 0 and self._sizes[self._members[self._high_start - 1]] == self._high_load:
                 self._high_start -= 1
             self._high_next = self._high_end - 1
         if self._high_next < 0:

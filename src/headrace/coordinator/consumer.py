@@ -42,7 +42,8 @@ from headrace.metadata.image import Image
 from headrace.protocol import messages as m
 
 MEMBER_ID_FROM_CLIENT_FROM = 1
-"""The version of ConsumerGroupHeartbeat from which members name themselves, so that a lost answer leaves none behind."""
+"""The version of ConsumerGroupHeartbeat from which members name themselves, so that a lost answer leaves none
+behind."""
 
 Heartbeat = m.ConsumerGroupHeartbeatRequest
 Answer = m.ConsumerGroupHeartbeatResponse
@@ -196,9 +197,7 @@ class ConsumerGroups:
         if request.instance_id is None:
             member = group.member(request.member_id)
         else:
-            member = known_static(
-                group.static_member(request.instance_id), request.member_id, request.instance_id
-            )
+            member = known_static(group.static_member(request.instance_id), request.member_id, request.instance_id)
             if request.member_epoch == LEAVING_FOR_A_WHILE:
                 # It keeps its partitions, until its session ends, under an epoch that no commit can have.
                 away = member.but(
@@ -234,9 +233,7 @@ class ConsumerGroups:
             return "its session is over"
         if kind == REBALANCE:
             since = volatile.revoking_since.pop(member.member_id, None)
-            return (
-                None if since != member.epoch else f"it has not given up its partitions since epoch {since}"
-            )
+            return None if since != member.epoch else f"it has not given up its partitions since epoch {since}"
         if kind == JOIN:
             volatile.join_timers.discard(member.member_id)
             return "it did not join within its rebalance timeout"
@@ -308,9 +305,7 @@ def check_request(request: Heartbeat, version: int, config: ShardConfig) -> None
         elif request.topic_partitions is None or request.topic_partitions:
             problem = "TopicPartitions must be empty when (re-)joining."
         elif request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-            problem = (
-                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
-            )
+            problem = "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
     elif epoch == LEAVING_FOR_A_WHILE and request.instance_id is None:
         problem = "InstanceId can't be null."
     elif epoch < LEAVING_FOR_A_WHILE:

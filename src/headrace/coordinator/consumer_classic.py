@@ -1,4 +1,5 @@
-"""Members that speak the classic protocol inside a consumer group, while the group moves from one protocol to the other.
+"""Members that speak the classic protocol inside a consumer group, while the group moves from one protocol to the
+other.
 
 They join, sync and heartbeat as ever; the server assigns, and a generation is the member's epoch. When only such
 members are left, the group becomes a classic one.
@@ -70,9 +71,7 @@ class ClassicMembers:
             if not stale:
                 target = group.target(updated.member_id, updated.instance_id)
                 updated = decide.reconcile(group, updated, group.target_epoch, target, changed, owned, out)
-            self._downgrade(
-                group, [], updated, now_ms, out, "a member came back as a classic one" if stale else None
-            )
+            self._downgrade(group, [], updated, now_ms, out, "a member came back as a classic one" if stale else None)
         else:
             target_epoch, target = decide.next_target(group, coming, member, updated, now_ms, out)
             updated = decide.reconcile(group, updated, target_epoch, target, changed, owned, out)
@@ -94,12 +93,8 @@ class ClassicMembers:
             )
         if len(group.members.live) >= config.consumer_max_size and member_id not in group.members.live:
             raise KafkaError(Err.GROUP_MAX_SIZE_REACHED)
-        if not group.supports_classic(
-            request.protocol_type, [protocol.name for protocol in request.protocols]
-        ):
-            raise KafkaError(
-                Err.INCONSISTENT_GROUP_PROTOCOL, f"the protocols of member {member_id} are not supported"
-            )
+        if not group.supports_classic(request.protocol_type, [protocol.name for protocol in request.protocols]):
+            raise KafkaError(Err.INCONSISTENT_GROUP_PROTOCOL, f"the protocols of member {member_id} are not supported")
 
     def _joining(
         self, group: ConsumerGroup, request: m.JoinGroupRequest, member_id: str, unknown: bool, out: Outcome
@@ -173,9 +168,7 @@ class ClassicMembers:
             existing = group.static_member(request.group_instance_id)
             member = known_static(existing, request.member_id, request.group_instance_id)
         if member.classic is None:
-            raise KafkaError(
-                Err.UNKNOWN_MEMBER_ID, f"member {member.member_id} does not use the classic protocol"
-            )
+            raise KafkaError(Err.UNKNOWN_MEMBER_ID, f"member {member.member_id} does not use the classic protocol")
         if member.epoch != request.generation_id:
             raise KafkaError(
                 Err.ILLEGAL_GENERATION,
@@ -220,9 +213,7 @@ class ClassicMembers:
             return
         if may_downgrade(group, members, None, self._state.config):
             try:
-                self._downgrade(
-                    group, members, None, now_ms, out, "the last member of the consumer protocol left"
-                )
+                self._downgrade(group, members, None, now_ms, out, "the last member of the consumer protocol left")
                 return
             except KafkaError as e:
                 self._state.note(f"group {group.group_id} stays a consumer group: {e.message}")
@@ -238,9 +229,7 @@ class ClassicMembers:
         rebalance_reason: str | None,
     ) -> None:
         """Raises KafkaError before anything has changed."""
-        classic = downgraded(
-            group, {member.member_id for member in leaving}, joining, self._state.image, now_ms
-        )
+        classic = downgraded(group, {member.member_id for member in leaving}, joining, self._state.image, now_ms)
         renamed: dict[str, str] = {}
         if joining is not None:
             replaced = group.static_member(joining.instance_id)

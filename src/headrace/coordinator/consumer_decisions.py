@@ -384,9 +384,7 @@ class Decisions:
         for member_id in member_ids:
             volatile.revoking_since.pop(member_id, None)
             volatile.join_timers.discard(member_id)
-            out.timers.extend(
-                Cancel((kind, group_id, member_id)) for kind in (SESSION, REBALANCE, JOIN, SYNC)
-            )
+            out.timers.extend(Cancel((kind, group_id, member_id)) for kind in (SESSION, REBALANCE, JOIN, SYNC))
 
     def write_removal(self, group: ConsumerGroup, members: list[Member], out: Outcome) -> None:
         """Members leave together: one epoch for all."""

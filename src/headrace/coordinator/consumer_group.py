@@ -127,9 +127,7 @@ class ConsumerGroup:
         """The current assignment of a member is gone; the member itself goes next."""
         member = self.members.get(member_id)
         if member is not None:
-            gone = member.but(
-                epoch=LEAVING, previous_epoch=LEAVING, assigned=NO_PARTITIONS, revoking=NO_PARTITIONS
-            )
+            gone = member.but(epoch=LEAVING, previous_epoch=LEAVING, assigned=NO_PARTITIONS, revoking=NO_PARTITIONS)
             self.replay_member(offset, gone)
 
     def replay_removed(self, offset: int, member_id: str) -> None:
@@ -317,8 +315,7 @@ class ConsumerGroup:
         if member.state is not MemberState.UNRELEASED_PARTITIONS:
             return False
         return any(
-            partition not in member.assigned.get(topic_id, {})
-            and self.holder_epoch(topic_id, partition) != -1
+            partition not in member.assigned.get(topic_id, {}) and self.holder_epoch(topic_id, partition) != -1
             for topic_id, partitions in self.target(member.member_id).items()
             for partition in partitions
         )
@@ -354,9 +351,7 @@ def _assigned_since(member: Member, epoch: int, stale: Err) -> PartitionCheck:
         if since is None:
             raise KafkaError(stale, f"{topic}-{partition} is not assigned to the member")
         if epoch < since:
-            raise KafkaError(
-                stale, f"epoch {epoch} is older than the assignment of {topic}-{partition}, {since}"
-            )
+            raise KafkaError(stale, f"epoch {epoch} is older than the assignment of {topic}-{partition}, {since}")
 
     return check
 

@@ -168,9 +168,7 @@ def current_record(group_id: str, member: Member) -> Record:
         assigned_partitions=_topic_epochs(member.assigned),
         partitions_pending_revocation=_topic_epochs(member.revoking),
     )
-    return record(
-        m.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id), value
-    )
+    return record(m.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id), value)
 
 
 def _topic_epochs(epochs: Epochs) -> list[m.ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions]:
@@ -191,9 +189,7 @@ def current_tombstone(group_id: str, member_id: str) -> Record:
 def target_record(group_id: str, member_id: str, assignment: Assignment) -> Record:
     value = m.ConsumerGroupTargetAssignmentMemberValue(
         topic_partitions=[
-            m.ConsumerGroupTargetAssignmentMemberValue.TopicPartition(
-                topic_id=topic_id, partitions=list(partitions)
-            )
+            m.ConsumerGroupTargetAssignmentMemberValue.TopicPartition(topic_id=topic_id, partitions=list(partitions))
             for topic_id, partitions in sorted(assignment.items())
         ]
     )
@@ -205,9 +201,7 @@ def target_tombstone(group_id: str, member_id: str) -> Record:
 
 
 def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> Record:
-    value = m.ConsumerGroupTargetAssignmentMetadataValue(
-        assignment_epoch=epoch, assignment_timestamp=timestamp_ms
-    )
+    value = m.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=timestamp_ms)
     return record(m.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
 
@@ -230,9 +224,7 @@ def partition_metadata_tombstone(group_id: str) -> Record:
 
 
 def regex_record(group_id: str, regex: str, topics: Iterable[str], version: int, timestamp_ms: int) -> Record:
-    value = m.ConsumerGroupRegularExpressionValue(
-        topics=sorted(topics), version=version, timestamp=timestamp_ms
-    )
+    value = m.ConsumerGroupRegularExpressionValue(topics=sorted(topics), version=version, timestamp=timestamp_ms)
     return record(m.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex), value)
 
 

@@ -61,9 +61,7 @@ _SCRIPT_NAMES = """
     Samaritan Saurashtra Shavian Sinhala Sundanese Syloti_Nagri Syriac Tagalog Tagbanwa Tai_Le Tai_Tham Tai_Viet Tamil
     Telugu Thaana Thai Tibetan Tifinagh Ugaritic Vai Yi"""
 _SCRIPTS = frozenset(_SCRIPT_NAMES.split())
-_CATEGORY_NAMES = (
-    "C Cc Cf Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc Pd Pe Pf Pi Po Ps S Sc Sk Sm So Z Zl Zp Zs"
-)
+_CATEGORY_NAMES = "C Cc Cf Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc Pd Pe Pf Pi Po Ps S Sc Sk Sm So Z Zl Zp Zs"
 _CATEGORIES = frozenset(_CATEGORY_NAMES.split())
 _ESCAPES = {"a": "\x07", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _ALNUM = frozenset(_LOWER + _UPPER + _DIGITS)
@@ -486,9 +484,7 @@ class TopicPattern:
         """Instructions looked at so far, to share the loop fairly."""
         self._program: list[_Instruction] = [(_MATCH, 0, 0)]
         start = _compile(node, 0, self._program)
-        self._boundaries = any(
-            op == _ASSERT and kind in (_AT_BOUNDARY, _WITHIN) for op, kind, _ in self._program
-        )
+        self._boundaries = any(op == _ASSERT and kind in (_AT_BOUNDARY, _WITHIN) for op, kind, _ in self._program)
         self._states: dict[tuple[frozenset[int], bool, bool], _State] = {}
         self._start = self._state(frozenset((start,)), True, False)
 

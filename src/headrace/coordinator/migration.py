@@ -6,8 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from headrace.coordinator.assignors import NO_ASSIGNMENT, Assignment
-from headrace.coordinator.classic_group import ClassicGroup, ClassicMember
-from headrace.coordinator.classic_group import State as ClassicState
+from headrace.coordinator.classic_group import ClassicGroup, ClassicMember, State as ClassicState
 from headrace.coordinator.consumer_group import CONSUMER_PROTOCOL, ConsumerGroup
 from headrace.coordinator.consumer_members import (
     ClassicProtocols,
@@ -163,9 +162,7 @@ def may_downgrade(
     """Whether only members of the classic protocol will be left, of whom `replaced` will be one."""
     remaining = len(group.members.live) - len(leaving)
     if replaced is None:
-        only_classic = (
-            group.classic_count - sum(member.classic is not None for member in leaving) == remaining
-        )
+        only_classic = group.classic_count - sum(member.classic is not None for member in leaving) == remaining
     else:
         only_classic = replaced.classic is None and group.classic_count == remaining - 1
     return (

@@ -330,10 +330,10 @@ class Offsets:
         out.records.extend(offset_commit(*key, None) for key in doomed)
 
     def _known(self, group_id: str, topic: str, partition: int) -> bool:
-        return (
-            self.get(group_id, topic, partition, committed=False) is not None
-            or (topic, partition) in self._open.get(group_id, ())
-        )
+        return self.get(group_id, topic, partition, committed=False) is not None or (
+            topic,
+            partition,
+        ) in self._open.get(group_id, ())
 
     # Replay: the only way anything changes.
 
@@ -474,6 +474,4 @@ def _fetched(partition: int, found: Committed) -> _FetchPartition:
 
 
 def _unstable(partition: int) -> _FetchPartition:
-    return _FetchPartition(
-        partition_index=partition, committed_offset=-1, error_code=Err.UNSTABLE_OFFSET_COMMIT
-    )
+    return _FetchPartition(partition_index=partition, committed_offset=-1, error_code=Err.UNSTABLE_OFFSET_COMMIT)

@@ -60,7 +60,7 @@ def record(key_message: Any, value_message: Any | None, value_version: int = 0) 
     return Record(key, value, kind, key_message, value_message)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _key_prefix(group: str, topic: str) -> bytes:
     """All but the partition: a group commits the same few topics over and over."""
     group_bytes, topic_bytes = group.encode(), topic.encode()
@@ -76,7 +76,9 @@ def _key_prefix(group: str, topic: str) -> bytes:
 
 def offset_commit(group: str, topic: str, partition: int, value: m.OffsetCommitValue | None) -> Record:
     """An offset commit, or the tombstone of one."""
-    return next_offset_commit(m.OffsetCommitKey(group, topic, partition), offset_commit_key(group, topic, partition), value)
+    return next_offset_commit(
+        m.OffsetCommitKey(group, topic, partition), offset_commit_key(group, topic, partition), value
+    )
 
 
 def next_offset_commit(key_message: m.OffsetCommitKey, key: bytes, value: m.OffsetCommitValue | None) -> Record:
@@ -87,7 +89,13 @@ def next_offset_commit(key_message: m.OffsetCommitKey, key: bytes, value: m.Offs
         return record(key_message, value, OFFSET_COMMIT_VERSION_WITH_EXPIRY)
     if not value.metadata and value.topic_id != NO_TOPIC_ID:
         encoded = _PLAIN_WITH_ID.pack(
-            OFFSET_COMMIT_VERSION, value.offset, value.leader_epoch, 1, value.commit_timestamp, _TOPIC_ID_TAG, value.topic_id
+            OFFSET_COMMIT_VERSION,
+            value.offset,
+            value.leader_epoch,
+            1,
+            value.commit_timestamp,
+            _TOPIC_ID_TAG,
+            value.topic_id,
         )
         return Record(key, encoded, OFFSET_COMMIT, key_message, value)
     metadata = value.metadata.encode()
@@ -129,7 +137,7 @@ def decode_offset_commit(key: bytes, value: bytes | None) -> tuple[str, str, int
     return group, topic, partition, _decode_value(OFFSET_COMMIT, value)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _names(key: bytes) -> tuple[str, str]:
     """Group and topic in the key of an offset commit, which is without its partition here."""
     try:

@@ -5,17 +5,16 @@ Reads for clients (describe, list, fetch without require_stable) see what is bel
 
 How a runtime drives it is in outcome.py.
 
-The parts share one `ShardState`: classic.py and consumer.py (KIP-848) decide for the two types of groups, offsets.py for
-what groups have committed. A group changes its type inside consumer.py: on the way up, those who wait in the classic
-group are answered by `classic.abandon`; on the way down, `classic.adopt` puts the new classic group into
+The parts share one `ShardState`: classic.py and consumer.py (KIP-848) decide for the two types of groups, offsets.py
+for what groups have committed. A group changes its type inside consumer.py: on the way up, those who wait in the
+classic group are answered by `classic.abandon`; on the way down, `classic.adopt` puts the new classic group into
 `state.groups`, so that `apply` meets it there already. Tombstones of one type never remove a group of the other.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
-from headrace.coordinator.classic import TIMERS as CLASSIC_TIMERS
-from headrace.coordinator.classic import ClassicGroups
+from headrace.coordinator.classic import TIMERS as CLASSIC_TIMERS, ClassicGroups
 from headrace.coordinator.classic_group import ClassicGroup, State
 from headrace.coordinator.classic_messages import join_error
 from headrace.coordinator.consumer import ConsumerGroups
@@ -386,4 +385,3 @@ class GroupShard:
                 )
             )
         return listed
-

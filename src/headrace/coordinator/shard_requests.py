@@ -99,7 +99,9 @@ def _leave(request: m.LeaveGroupRequest, error: Err, version: int, message: str 
     return m.LeaveGroupResponse(error_code=error)
 
 
-def _offset_commit(request: m.OffsetCommitRequest, error: Err, version: int, message: str | None) -> m.OffsetCommitResponse:
+def _offset_commit(
+    request: m.OffsetCommitRequest, error: Err, version: int, message: str | None
+) -> m.OffsetCommitResponse:
     return commit_answer(request, error)
 
 
@@ -122,7 +124,9 @@ def commit_answer(request: m.OffsetCommitRequest, error: Err = Err.NONE) -> m.Of
     )
 
 
-def _txn_offset_commit(request: m.TxnOffsetCommitRequest, error: Err, version: int, message: str | None) -> m.TxnOffsetCommitResponse:
+def _txn_offset_commit(
+    request: m.TxnOffsetCommitRequest, error: Err, version: int, message: str | None
+) -> m.TxnOffsetCommitResponse:
     return m.TxnOffsetCommitResponse(
         topics=[
             m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
@@ -139,7 +143,9 @@ def _txn_offset_commit(request: m.TxnOffsetCommitRequest, error: Err, version: i
     )
 
 
-def _offset_delete(request: m.OffsetDeleteRequest, error: Err, version: int, message: str | None) -> m.OffsetDeleteResponse:
+def _offset_delete(
+    request: m.OffsetDeleteRequest, error: Err, version: int, message: str | None
+) -> m.OffsetDeleteResponse:
     return m.OffsetDeleteResponse(error_code=error)
 
 

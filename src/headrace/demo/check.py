@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.client.admin import Admin
+from headrace.client.admin.admin import Admin
 from headrace.client.raw import fetch
 from headrace.demo.expected import Expected, KeyValue, Totals, Window
 from headrace.demo.ledger import Book, Ledger, compare, digest
@@ -27,14 +27,14 @@ class Check(msgspec.Struct, frozen=True):
     name: str
     kept: bool
     detail: str
+    missing: int = 0
+    """How many events that were sent did not come."""
 
 
 def check_group(name: str, promise: str, ledger: Ledger, book: Book, expulsions: int) -> Check:
     """Every event once. A group that has gone on without a member may read again what that one had not committed."""
     found = compare(ledger, book)
-    kept = found.is_exact or (
-        expulsions > 0 and not (found.missing or found.changed or found.unknown)
-    )
+    kept = found.is_exact or (expulsions > 0 and not (found.missing or found.changed or found.unknown))
     detail = f"{found.sent:,} sent, {found.got:,} received by {promise}"
     wrong = {
         "missing": found.missing, "changed": found.changed, "never sent": found.unknown,
@@ -43,10 +43,12 @@ def check_group(name: str, promise: str, ledger: Ledger, book: Book, expulsions:
     detail += "; " + ", ".join(f"{count:,} {what}" for what, count in wrong.items())
     if expulsions:
         detail += f"; the group went on {expulsions} times without a member that did not answer"
-    return Check(f"group {name}", kept, detail)
+    return Check(f"group {name}", kept, detail, found.missing)
 
 
-def check_windows(where: str, expected: Mapping[Window, Totals], found: Iterable[tuple[Window, Totals]], *, exactly_once: bool) -> Check:
+def check_windows(
+    where: str, expected: Mapping[Window, Totals], found: Iterable[tuple[Window, Totals]], *, exactly_once: bool
+) -> Check:
     """Every window as computed here. What is written at least once may be there again, but never different."""
     seen: dict[Window, Totals] = {}
     again = 0
@@ -61,7 +63,10 @@ def check_windows(where: str, expected: Mapping[Window, Totals], found: Iterable
         seen[window] = totals
     missing = [window for window in expected if window not in seen]
     kept = not wrong and not missing and not (exactly_once and again)
-    detail = f"{len(expected):,} windows computed here, {len(seen):,} found; {len(wrong):,} different, {len(missing):,} missing, {again:,} there again"
+    detail = (
+        f"{len(expected):,} windows computed here, {len(seen):,} found; {len(wrong):,} different, {len(missing):,}"
+        f" missing, {again:,} there again"
+    )
     examples = [*wrong, *(f"{window} is missing" for window in missing)][:EXAMPLES_MAX]
     return Check(where, kept, "; ".join([detail, *examples]))
 
@@ -81,7 +86,10 @@ def check_rejects(expected: Expected, ledger: Ledger, letters: Iterable[Record])
     found, wanted = Counter(kept.values()), Counter(expected.rejected)
     missing = list((wanted - found).elements())
     wrong += [f"{record} is not broken" for record in (found - wanted).elements()]
-    detail = f"{len(expected.rejected):,} broken events sent, {len(kept):,} set aside; {len(missing):,} missing, {len(wrong):,} wrong, {again:,} there again"
+    detail = (
+        f"{len(expected.rejected):,} broken events sent, {len(kept):,} set aside; {len(missing):,} missing,"
+        f" {len(wrong):,} wrong, {again:,} there again"
+    )
     examples = [*wrong, *(f"{record} is missing" for record in missing)][:EXAMPLES_MAX]
     return Check("rejects in the topic", not missing and not wrong, "; ".join([detail, *examples]))
 
@@ -136,7 +144,11 @@ def windows_in_parquet(folder: Path) -> list[tuple[Window, Totals]]:
 
 def committed_files(folder: Path) -> list[Path]:
     """Files in Spark's log: one entry per batch, now and then one that stands for all before it."""
-    entries = {int(path.name.split(".")[0]): path for path in (folder / FILES_LOG).glob("[0-9]*") if path.suffix in ("", ".compact")}
+    entries = {
+        int(path.name.split(".")[0]): path
+        for path in (folder / FILES_LOG).glob("[0-9]*")
+        if path.suffix in ("", ".compact")
+    }
     compacted = [number for number, path in entries.items() if path.suffix == ".compact"]
     start = max(compacted, default=-1)
     files: dict[str, None] = {}

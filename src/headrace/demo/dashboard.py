@@ -3,68 +3,102 @@
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+import time
 from functools import cache
 from pathlib import Path
 
 from rich.columns import Columns
-from rich.console import Group as Stack
-from rich.console import RenderableType
+from rich.console import Group as Stack, RenderableType
 from rich.layout import Layout
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from headrace.demo.blocks import FULL, area, sparkline
 from headrace.demo.events import CATEGORIES, DUPLICATE, LATE, MALFORMED, STALE
-from headrace.demo.expected import WINDOW_MS
-from headrace.demo.status import GroupState, Series, Status
+from headrace.demo.expected import WATERMARK_MS, WINDOW_MS
+from headrace.demo.status import GroupState, QueryState, Series, Status
 
-BLOCKS = "▁▂▃▄▅▆▇█"
-SPARK_POINTS, SPARK_NARROW = 40, 10
+SPARK_WIDE, SPARK_NARROW = 40, 10
 NUMBER_WIDTH = 6
-WINDOWS_SHOWN = 6
 ROOMY_WIDTH = 110
-NOTES_HEIGHT_MIN = 4
+HEAD, FEED, NARROW_FEED, PIPELINE, WINDOWS, WINDOWS_MIN = 3, 7, 4, 5, 10, 5
+BATCHES_DRAWN = 60
+NOTES_MIN, BOTTOM_MIN, CHARTS_MIN = 4, 8, 6
+BORDERS = 4
+"""Of a panel's width."""
 COLOURS = dict(zip(CATEGORIES, ("cyan", "yellow", "green", "magenta", "blue")))
 
-
-def sparkline(values: Sequence[float], width: int = SPARK_POINTS) -> str:
-    """The last `width` values as little bars, the highest one full."""
-    shown = list(values)[-width:]
-    top = max(shown, default=0.0)
-    if top <= 0:
-        return BLOCKS[0] * len(shown)
-    return "".join(BLOCKS[min(len(BLOCKS) - 1, int(value / top * (len(BLOCKS) - 1) + 0.5))] for value in shown)
+SPARK_STARTS = "Spark's JVM starts beside the brokers: some seconds, on a machine that has never run it some more."
 
 
 def draw(status: Status, width: int = 120, height: int = 40) -> RenderableType:
-    """The whole screen. On a small terminal what is only explained goes first, numbers last."""
-    roomy = width >= ROOMY_WIDTH
-    feed, groups = _feed(status), _groups(status, roomy)
-    pipeline, windows = _pipeline(status, roomy), _windows(status, roomy)
+    """The whole screen. On a small terminal what is only explained goes first, numbers last; a large one has charts."""
+    return _roomy(status, width, height) if width >= ROOMY_WIDTH else _narrow(status, width, height)
+
+
+def _roomy(status: Status, width: int, height: int) -> Layout:
+    top = max(FEED + 1, 3 + len(status.groups))
+    spare = height - HEAD - top - WINDOWS
+    charts = min(spare - BOTTOM_MIN, spare * 2 // 3)
+    charts = charts if charts >= CHARTS_MIN else 0
     layout = Layout()
-    if not roomy:
-        rows = [(_head(status, roomy), 3), (feed, 7), (groups, 3 + len(status.groups)), (pipeline, 7), (windows, 10)]
-        shown, left = [], height
-        for part, size in rows:
-            if left >= size:
-                shown.append(Layout(part, size=size))
-                left -= size
-        layout.split_column(*shown, Layout(_notes(status, left), ratio=1, visible=left > NOTES_HEIGHT_MIN))
-        return layout
     layout.split_column(
-        Layout(_head(status, roomy), size=3),
-        Layout(name="top", size=max(8, 3 + len(status.groups))),
-        Layout(name="middle", size=10),
-        Layout(name="bottom", visible=height > 22 + NOTES_HEIGHT_MIN),
+        Layout(_head(status, roomy=True), size=HEAD),
+        Layout(name="top", size=top),
+        Layout(name="middle", size=WINDOWS),
+        Layout(name="charts", size=charts, visible=charts > 0),
+        Layout(name="bottom", visible=spare - charts > NOTES_MIN),
     )
-    layout["top"].split_row(Layout(feed, ratio=2), Layout(groups, ratio=3))
+    layout["top"].split_row(Layout(_feed(status), ratio=2), Layout(_groups(status, roomy=True), ratio=3))
+    pipeline, windows = _pipeline(status, roomy=True), _windows(status, WINDOWS, roomy=True)
     layout["middle"].split_row(Layout(pipeline, ratio=3), Layout(windows, ratio=2))
-    layout["bottom"].split_row(Layout(_notes(status, height - 24), ratio=2), Layout(_hints(status), ratio=3))
+    if charts:
+        layout["charts"].split_row(*(Layout(part) for part in _charts(status, width // 3, charts)))
+    notes = _notes(status, width // 2, spare - charts)
+    layout["bottom"].split_row(Layout(notes), Layout(_hints(status)))
     return layout
 
 
-def _head(status: Status, roomy: bool) -> Panel:
+def _narrow(status: Status, width: int, height: int) -> Layout:
+    """What is happening, then what came of it; each has the rows that those before it leave."""
+    groups = 3 + max(1, len(status.groups))
+    least = HEAD + NARROW_FEED + groups + PIPELINE + WINDOWS_MIN
+    spare = max(0, height - least)
+    feed = FEED if spare >= FEED - NARROW_FEED else NARROW_FEED
+    spare -= feed - NARROW_FEED
+    windows = WINDOWS_MIN + min(max(0, spare), WINDOWS - WINDOWS_MIN)
+    rows = [
+        (_head(status, roomy=False), HEAD),
+        (_feed(status) if feed == FEED else _feed_briefly(status, width), feed),
+        (_groups(status, roomy=False), groups),
+        (_pipeline(status, roomy=False), PIPELINE),
+        (_windows(status, windows, roomy=False), windows),
+    ]
+    shown, left = [], height
+    for part, size in rows:
+        if left >= size:
+            shown.append(Layout(part, size=size))
+            left -= size
+    layout = Layout()
+    charts = left - BOTTOM_MIN if left - BOTTOM_MIN >= CHARTS_MIN else 0
+    if charts:
+        shown.append(Layout(_charts(status, width, charts)[0], size=charts))
+    layout.split_column(
+        *shown, Layout(_notes(status, width, left - charts), ratio=1, visible=left - charts >= NOTES_MIN)
+    )
+    return layout
+
+
+# -- the parts
+
+
+def _panel(body: RenderableType, title: str, colour: str) -> Panel:
+    return Panel(body, title=title, title_align="left", border_style=colour)
+
+
+def _head(status: Status, *, roomy: bool) -> Panel:
     brokers = Text.assemble("  ", style="default")
     for node in status.nodes:
         colour = "green" if node.is_up else "red"
@@ -74,14 +108,16 @@ def _head(status: Status, roomy: bool) -> Panel:
         brokers.append(f"{address}{' ' + node.note if node.note else ''}  ", style=colour if not node.is_up else "")
     clock = _clock(status.elapsed_s) + (f" of {_clock(status.limit_s)}" if status.limit_s else "")
     text = Text.assemble(("Headrace ", "bold cyan"), ("demo  ", "bold"), (f"{status.phase}  {clock}  ", "dim"), brokers)
-    return Panel(text, border_style="cyan")
+    # In the border, so that no terminal is too small for them.
+    return Panel(text, border_style="cyan", subtitle=status.keys or None, subtitle_align="left")
 
 
 def _feed(status: Status) -> Panel:
-    stalled = Text("  waiting for a broker", style="bold red") if status.stalled_s > 0.5 else Text("")
+    if not status.rates:
+        return _panel(_waiting(status), "[b]feed[/] shop-events", "green")
     body = Stack(
-        Text.assemble((f"{status.rate:,.0f}", "bold green"), " events/s", stalled),
-        Text(sparkline(_values(status.rates)), style="green", no_wrap=True, overflow="crop"),
+        _rate(status),
+        Text(sparkline(_values(status.rates), SPARK_WIDE), style="green", no_wrap=True, overflow="crop"),
         Text.assemble((f"{status.sent:,}", "bold"), " acknowledged after fsync"),
         Text(
             f"{status.kinds[LATE]:,} late, {status.kinds[DUPLICATE]:,} twice, "
@@ -90,25 +126,52 @@ def _feed(status: Status) -> Panel:
         ),
         Text(f"longest wait for an answer {status.slowest_s * 1000:,.0f} ms", style="dim"),
     )
-    return Panel(body, title="[b]feed[/] shop-events", title_align="left", border_style="green")
+    return _panel(body, "[b]feed[/] shop-events", "green")
 
 
-def _groups(status: Status, roomy: bool) -> Panel:
+def _feed_briefly(status: Status, width: int) -> Panel:
+    if not status.rates:
+        return _panel(_waiting(status), "[b]feed[/] shop-events", "green")
+    first = Text.assemble(_rate(status), "  ", no_wrap=True, overflow="crop")
+    first.append(sparkline(_values(status.rates), max(0, width - BORDERS - len(first))), style="green")
+    second = Text.assemble(
+        (f"{status.sent:,}", "bold"),
+        " acknowledged after fsync",
+        (f", longest wait {status.slowest_s * 1000:,.0f} ms", "dim"),
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+    return _panel(Stack(first, second), "[b]feed[/] shop-events", "green")
+
+
+def _rate(status: Status) -> Text:
+    stalled = Text("  waiting for a broker", style="bold red") if status.stalled_s > 0.5 else Text("")
+    return Text.assemble((f"{status.rate:,.0f}", "bold green"), " events/s", stalled)
+
+
+def _waiting(status: Status) -> Text:
+    """What the feed waits for, while it does."""
+    return Text(
+        f"{status.phase}, {status.age_s:.0f} s: events flow when the brokers are there, in a moment", style="dim"
+    )
+
+
+def _groups(status: Status, *, roomy: bool) -> Panel:
     table = _table("group", "each member's")
     _numbers(table, "rec/s", "lag")
     if roomy:
         table.add_column("", no_wrap=True, min_width=SPARK_NARROW)
     for group in status.groups:
-        lag = "?" if group.lag is None else f"{group.lag:,}"
+        lag = "-" if group.lag is None else f"{group.lag:,}"
         shares = "  ".join(",".join(map(str, partitions)) or "-" for _, partitions, _ in group.members)
         cells: list[RenderableType] = [
             Text.assemble((group.name, "bold"), (f" {group.role}", "dim")),
-            shares,
+            shares or Text("all" if group.role == "Spark" else "joins", style="dim"),
             f"{group.rate:,.0f}",
             Text(lag, style=_lag_style(group)),
         ]
         table.add_row(*cells, *([Text(sparkline(_values(group.lags), SPARK_NARROW), style="yellow")] if roomy else []))
-    return Panel(table, title="[b]groups[/]", title_align="left", border_style="yellow")
+    return _panel(table if status.groups else _waiting(status), "[b]groups[/]", "yellow")
 
 
 def _lag_style(group: GroupState) -> str:
@@ -128,56 +191,125 @@ def _numbers(table: Table, *columns: str) -> None:
         table.add_column(column, justify="right", no_wrap=True, min_width=NUMBER_WIDTH)
 
 
-def _pipeline(status: Status, roomy: bool) -> Panel:
+def _pipeline(status: Status, *, roomy: bool) -> Panel:
+    watermark = next((query.watermark for query in status.queries.values() if query.watermark), "")
+    title = f"[b]pipeline[/] {status.spark if status.queries else 'Spark'}"
     if not status.queries:
-        return Panel(Text(status.spark or "-", style="dim"), title="[b]pipeline[/] Spark", title_align="left", border_style="magenta")
+        text = status.spark or "-"
+        if text == "starting":
+            text = f"starting, {status.age_s:.0f} s. {SPARK_STARTS}"
+        elif text.startswith("Spark "):
+            text = f"{text} is ready: its queries start"
+        return _panel(Text(text, style="dim"), title, "magenta")
     table = _table("query")
-    _numbers(table, "batch", "rows", "rows/s", "took")
-    if roomy:
-        table.add_column("", no_wrap=True, min_width=SPARK_NARROW)
+    _numbers(table, "batch", "rows", "took")
+    table.add_column("at work", no_wrap=True, min_width=SPARK_NARROW)
     for query in status.queries.values():
-        cells: list[RenderableType] = [
+        table.add_row(
             Text.assemble((query.name, "bold"), (f" → {query.target}", "dim")),
             f"{query.batches}",
             f"{query.rows:,}",
-            f"{query.rows_per_s:,.0f}",
-            f"{query.duration_ms / 1000:.1f} s",
-        ]
-        table.add_row(*cells, *([Text(sparkline(_values(query.durations), SPARK_NARROW), style="magenta")] if roomy else []))
-    watermark = next((query.watermark for query in status.queries.values() if query.watermark), "")
-    below = Text(f"{status.spark}{'   watermark ' + watermark if watermark else ''}", style="dim")
-    return Panel(Stack(table, below), title="[b]pipeline[/] Spark", title_align="left", border_style="magenta")
+            f"{query.duration_ms / 1000:.1f} s" if query.batches else "-",
+            Text(_at_work(query, roomy=roomy), style="magenta"),
+        )
+    if watermark:
+        title += f", watermark {watermark}"
+    sales = next((query for query in status.queries.values() if query.durations), None)
+    if not roomy or sales is None:
+        return _panel(table, title, "magenta")
+    took = _values(sales.durations)
+    below = Text(f"\nseconds per batch of {sales.name}, up to {max(took):.1f} s\n", style="dim")
+    rows = area(took[-BATCHES_DRAWN:], BATCHES_DRAWN, WINDOWS - 2 - len(status.queries) - 3)
+    below.append("\n".join(rows), style="magenta")
+    below.no_wrap, below.overflow = True, "crop"
+    return _panel(Stack(table, below), title, "magenta")
 
 
-def _windows(status: Status, roomy: bool) -> Panel:
-    rows = sorted(status.windows.items())[-WINDOWS_SHOWN:]
+def _at_work(query: QueryState, *, roomy: bool) -> str:
+    """How far the batch is that runs now."""
+    if query.now is None:
+        return f"first batch, {time.monotonic() - query.since_s:.0f} s" if not query.batches else ""
+    tasks = f"{query.now.done}/{query.now.tasks} tasks"
+    rows = f", {query.now.rows:,} rows" if query.now.rows else ""
+    return tasks + (rows if roomy or not query.batches else "")
+
+
+def _windows(status: Status, height: int, *, roomy: bool) -> Panel:
     title = f"[b]sales[/] per {WINDOW_MS // 1000} s, shop-revenue"
+    room = height - 3
+    legend = room > 4
+    rows = sorted(status.windows.items())[-(room - legend) :]
     if not rows:
-        waiting = "the first window ends when the watermark has passed it" if status.queries else "-"
-        return Panel(Text(waiting, style="dim"), title=title, title_align="left", border_style="blue")
+        return _panel(Text(_until_first_window(status), style="dim"), title, "blue")
     table = _table("window")
     _numbers(table, "orders", "€")
     table.add_column("", ratio=1, no_wrap=True, overflow="crop")
     top = max(sum(cents for _, _, cents in row.values()) for _, row in rows) or 1
     for start_ms, row in rows:
         cents = sum(cell[2] for cell in row.values())
-        table.add_row(_time_of_day(start_ms), f"{sum(cell[1] for cell in row.values()):,}", f"{cents / 100:,.0f}", _bar(row, top, 16 if roomy else 30))
-    legend = Text.assemble(*((f"■ {name} ", COLOURS[name]) for name in CATEGORIES))
-    return Panel(Stack(table, legend), title=title, title_align="left", border_style="blue")
+        table.add_row(
+            _time_of_day(start_ms),
+            f"{sum(cell[1] for cell in row.values()):,}",
+            f"{cents / 100:,.0f}",
+            _bar(row, top, 16 if roomy else 30),
+        )
+    names = Text.assemble(*((f"■ {name} ", COLOURS[name]) for name in CATEGORIES), no_wrap=True, overflow="crop")
+    return _panel(Stack(table, names) if legend else table, title, "blue")
+
+
+def _until_first_window(status: Status) -> str:
+    if not (status.queries or status.spark.startswith(("starting", "Spark "))):
+        return "-"  # there is no Spark
+    return (
+        f"The first window is out when the watermark has passed it: {WINDOW_MS // 1000} s, another"
+        f" {WATERMARK_MS // 1000} s for what comes late, and two batches. {status.age_s:.0f} s so far."
+    )
 
 
 def _bar(row: dict[str, tuple[int, int, int]], top: int, width: int) -> Text:
     bar = Text()
     for category in CATEGORIES:
         cents = row.get(category, (0, 0, 0))[2]
-        bar.append("█" * round(cents / top * width), style=COLOURS[category])
+        bar.append(FULL * round(cents / top * width), style=COLOURS[category])
     return bar
 
 
-def _notes(status: Status, height: int) -> Panel:
-    shown = list(status.notes)[-max(1, height - 2) :]
-    lines = [Text.assemble((f"{_clock(at_s)} ", "dim"), text, no_wrap=True, overflow="ellipsis") for at_s, text in shown]
-    return Panel(Stack(*lines), title="[b]what happened[/]", title_align="left", border_style="dim")
+def _charts(status: Status, width: int, height: int) -> list[Panel]:
+    """The same numbers over the whole run; the first matters most."""
+    spark = next((group.lags for group in status.groups if group.role == "Spark"), [])
+    drawn = [
+        ("events/s", status.rates, "green", "{:,.0f}"),
+        ("longest wait", status.waits, "cyan", "{:,.0f} ms"),
+        ("Spark's lag", spark, "magenta", "{:,.0f}")
+        if spark
+        else ("the queue's lag", status.groups[0].lags if status.groups else [], "yellow", "{:,.0f}"),
+    ]
+    found = []
+    for name, series, colour, form in drawn:
+        values = _values(series)
+        rows = area(values, width - BORDERS, height - 2)
+        top = f", up to {form.format(max(values))}" if values else ""
+        body = Text("\n".join(rows), style=colour, no_wrap=True, overflow="crop")
+        found.append(_panel(body, f"[b]{name}[/]{top}", colour))
+    return found
+
+
+def _notes(status: Status, width: int, height: int) -> Panel:
+    """The latest, each as long as it is."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(ratio=1)
+    left = max(1, height - 2)
+    shown: list[tuple[str, Text]] = []
+    for at_s, text in reversed(status.notes):
+        rows = len(textwrap.wrap(text, max(8, width - BORDERS - 6))) or 1
+        if rows > left and shown:
+            break
+        left -= rows
+        shown.append((_clock(at_s), Text(text)))
+    for clock, note in reversed(shown):
+        table.add_row(clock, note)
+    return _panel(table, "[b]what happened[/]", "dim")
 
 
 def _hints(status: Status) -> Panel:
@@ -185,8 +317,7 @@ def _hints(status: Status) -> Panel:
     table.add_column(style="bold", no_wrap=True, overflow="ellipsis")
     for line in hints(status.bootstrap):
         table.add_row(line)
-    keys = Text(status.keys, style="cyan")
-    return Panel(Stack(Columns([table]), keys), title="[b]try this[/] in another terminal", title_align="left", border_style="dim")
+    return _panel(Columns([table]), "[b]try this[/] in another terminal", "dim")
 
 
 def hints(bootstrap: str) -> list[str]:
@@ -210,7 +341,9 @@ def command() -> str:
 
 def line(status: Status) -> str:
     """One line of progress, for logs."""
-    groups = "; ".join(f"{g.name} {g.got:,}" + (f" (lag {g.lag:,})" if g.lag is not None else "") for g in status.groups if g.got)
+    groups = "; ".join(
+        f"{g.name} {g.got:,}" + (f" (lag {g.lag:,})" if g.lag is not None else "") for g in status.groups if g.got
+    )
     parts = [
         f"{_clock(status.elapsed_s)} {status.phase}:",
         f"{status.sent:,} events, {status.rate:,.0f}/s;",

@@ -19,7 +19,7 @@ ACTIONS = ("view", "view", "view", "view", "view", "view", "view", "view", "view
 COUNTRIES = ("DE", "FR", "GB", "IN", "JP", "US")
 CUSTOMERS = 5_000
 
-LATE_MS_MAX = 5_000
+LATE_MS_MAX = 2_000
 STALE_MS_MIN = 10 * 60_000
 DUPLICATE_AFTER_TICKS_MAX = 60
 

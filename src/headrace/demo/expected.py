@@ -8,8 +8,9 @@ import msgspec
 from headrace.demo.events import DUPLICATE, MALFORMED, STALE, Event
 
 WINDOW_MS = 5_000
-WATERMARK_MS = 15_000
-"""How long the pipeline waits for late events: what is sent late, and a broker's restart in between, with room."""
+WATERMARK_MS = 5_000
+"""How long the pipeline waits for late events: for the latest that the shop sends, and for a partition that is behind
+the others by as much as the feed sends at once, and by what it sends while a client looks for a new leader."""
 STALE_AFTER_MS = 60_000
 
 Window = tuple[int, str]
@@ -39,7 +40,8 @@ def window_of(event_time_ms: int) -> int:
 
 
 def expect(events: Iterable[Event]) -> Expected:
-    """Broken events are rejected, stale ones left out, one sent twice counts once; all others fall into their windows."""
+    """Broken events are rejected, stale ones left out, one sent twice counts once; all others fall into their
+    windows."""
     windows: defaultdict[Window, Totals] = defaultdict(Totals)
     rejected: list[KeyValue] = []
     duplicates = stale = 0

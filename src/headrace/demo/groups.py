@@ -2,8 +2,8 @@
 
 import asyncio
 
+from headrace.client.consume.consumer import ConsumedRecord, GroupConsumer
 from headrace.client.errors import ClientError
-from headrace.client.group_consumer import ConsumedRecord, GroupConsumer
 from headrace.demo.ledger import Book
 
 POLL_S = 0.5

@@ -1,11 +1,13 @@
 """The Spark pipeline, a process of its own: shop-events in; sales per window out, to Parquet and from there to a topic.
 
-Reads its options as JSON from the command line, writes what it does as JSON lines to stdout, and ends when its stdin
+Its folder comes as JSON on the command line, so that Spark starts at once; where the brokers are and what to read, as
+soon as they run, in the first line of stdin. It writes what it does as JSON lines to stdout, and ends when its stdin
 does: a demo that dies leaves no Spark behind. `read`, `clean` and `sell` are the pipeline; the rest runs it.
 """
 
 import json
 import os
+import queue
 import signal
 import sys
 import threading
@@ -25,12 +27,17 @@ SCHEMA = (
     "category string not null, country string, cents bigint not null"
 )
 TABLE = "window_ms bigint, category string, events bigint, orders bigint, cents bigint"
-TRIGGER = "2 seconds"
+TRIGGER = "1 second"
+ROWS_AT_ONCE_S, ROWS_AT_ONCE_MIN = 12, 2_000
+"""A batch reads at most so many seconds of the feed, enough to end a window: one that takes all that came while Spark
+started on a slow machine would show its result much later, and everything after it too."""
+LOOK_S = 0.4
 RESTARTS_MAX = 3
 ORPHAN_S = 0.5
 
 SELL, PUBLISH = "sales", "publish"
-"""The queries. `sales` reads the feed and fills the table; `publish` reads the table, so that windows are computed once."""
+"""The queries. `sales` reads the feed and fills the table; `publish` reads the table, so that windows are computed
+once."""
 
 
 def group_of(query: str) -> str:
@@ -41,13 +48,14 @@ def group_of(query: str) -> str:
 # -- the pipeline
 
 
-def read(spark: "SparkSession", bootstrap: str, topic: str, rejects: str) -> "DataFrame":
+def read(spark: "SparkSession", bootstrap: str, topic: str, rejects: str, rows_max: int) -> "DataFrame":
     """Events as typed columns; what is no event goes to the topic `rejects`, with the reason in its headers."""
     return (
         spark.readStream.format("headrace")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", rows_max)
         .option("valueFormat", "json")
         .option("valueSchema", SCHEMA)
         .option("badRows", "deadLetter")
@@ -124,6 +132,20 @@ class Job:
             self._say(restarted=name, error=text)
             self._queries[name] = self._starters[name]()
 
+    def look(self) -> None:
+        """Tell how far the batches are that run at this moment."""
+        tracker = self._spark.sparkContext.statusTracker()
+        active = set(tracker.getActiveJobsIds())
+        for name, query in self._queries.items():
+            jobs = [tracker.getJobInfo(job) for job in active.intersection(tracker.getJobIdsForGroup(str(query.runId)))]
+            stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+            known = [stage for stage in stages if stage is not None]
+            if known:
+                number, rows = planned(self._folder / "checkpoints" / name)
+                done = sum(stage.numCompletedTasks for stage in known)
+                tasks = sum(stage.numTasks for stage in known)
+                self._say(batch={"query": name, "number": number, "rows": rows, "done": done, "tasks": tasks})
+
     def stop(self) -> None:
         for query in self._queries.values():
             query.stop()
@@ -134,7 +156,8 @@ class Job:
 
     def _sell(self) -> "StreamingQuery":
         options = self._options
-        events = read(self._spark, options["bootstrap"], options["events"], options["rejects"])
+        rows_max = max(ROWS_AT_ONCE_MIN, int(ROWS_AT_ONCE_S * options["rate"]))
+        events = read(self._spark, options["bootstrap"], options["events"], options["rejects"], rows_max)
         return self._write(sell(clean(events)), SELL).format("parquet").option("path", options["table"]).start()
 
     def _publish(self) -> "StreamingQuery":
@@ -161,13 +184,49 @@ def listen(spark: "SparkSession", say: Callable[..., None]) -> None:
     spark.streams.addListener(Listener())
 
 
-def await_end(ended: threading.Event, parent: int) -> None:
-    """Stdin ends when the demo asks for the end, and when it is killed: then nobody waits for an orderly one."""
+def planned(checkpoint: Path) -> tuple[int, int]:
+    """The number of the latest batch, and how many records it reads: Spark writes down where it ends before it begins.
+    Of a source whose offsets are no numbers of records, 0."""
+    numbers = sorted(int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*"))
+    if not numbers:
+        return 0, 0
+    end, start = (_offsets(checkpoint / "offsets" / str(number)) for number in (numbers[-1], numbers[-1] - 1))
+    return numbers[-1], sum(offset - start.get(place, 0) for place, offset in end.items())
+
+
+def _offsets(entry: Path) -> dict[tuple[str, str], int]:
+    """Offsets by topic and partition, of one entry of Spark's log of batches."""
+    try:
+        found = json.loads(entry.read_text().splitlines()[-1])
+        return {(topic, index): int(offset) for topic, places in found.items() for index, offset in places.items()}
+    except (OSError, ValueError, IndexError, AttributeError):
+        return {}
+
+
+def listen_to(orders: "queue.SimpleQueue[bytes]", ended: threading.Event, parent: int) -> None:
+    """The first line of stdin is the orders. It ends when the demo asks for the end, and when it is killed: then
+    nobody waits for an orderly one."""
+    orders.put(sys.stdin.buffer.readline())
     sys.stdin.buffer.read()
     ended.set()
     time.sleep(ORPHAN_S)
     if os.getppid() != parent and os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
+
+
+def settings(options: dict[str, Any]) -> dict[str, str]:
+    """For small batches, soon: of a job that runs for minutes on a few thousand rows at a time."""
+    java = [
+        # Everything that Spark puts aside goes where the demo removes it, also after a kill -9.
+        f"-Djava.io.tmpdir={options['scratch']}",
+        # The second compiler pays off after minutes; until then it takes the processors that the batches want.
+        "-XX:TieredStopAtLevel=1",
+    ]
+    return {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": options["scratch"],
+        "spark.driver.extraJavaOptions": " ".join(java),
+    }
 
 
 def main() -> int:
@@ -179,26 +238,23 @@ def main() -> int:
             sys.stdout.write(json.dumps(words) + "\n")
             sys.stdout.flush()
 
-    from headrace.spark.session import spark_session
+    from headrace.spark.launch.session import spark_session
 
     ended = threading.Event()
-    threading.Thread(target=await_end, args=(ended, os.getppid()), daemon=True).start()
-    conf = {
-        "spark.sql.shuffle.partitions": "2",
-        # Everything that Spark puts aside goes where the demo removes it, also after a kill -9.
-        "spark.local.dir": options["scratch"],
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={options['scratch']}",
-    }
+    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=listen_to, args=(orders, ended, os.getppid()), daemon=True).start()
     log = Path(options["folder"]) / "spark.log"
-    spark = spark_session(options.get("master", "local[2]"), "headrace demo", conf, log_file=log)
-    job = Job(spark, options, say)
+    spark = spark_session(options.get("master", "local[2]"), "headrace demo", settings(options), log_file=log)
     try:
         say(session=spark.version)
         listen(spark, say)
-        job.start()
-        while not ended.wait(0.5):
-            job.watch()
-        job.stop()
+        if text := orders.get():
+            job = Job(spark, options | json.loads(text), say)
+            job.start()
+            while not ended.wait(LOOK_S):
+                job.watch()
+                job.look()
+            job.stop()
         say(stopped=True)
     except Exception as error:
         say(failed=f"{type(error).__name__}: {error}"[:2000])

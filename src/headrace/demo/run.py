@@ -7,9 +7,10 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol
 
-from headrace.client.admin import Admin
+from headrace.client.admin.admin import Admin
 from headrace.demo import job, spark_process
 from headrace.demo.check import (
     Check,
@@ -102,6 +103,15 @@ class Run:
 
     async def set_up(self) -> None:
         status, brokers = self.status, self.brokers
+        status.groups += [GroupState(QUEUE, "queue"), *(GroupState(name, "pub/sub") for name in SUBSCRIBERS)]
+        # Spark takes longest: it starts while the brokers do.
+        if not self.options.spark:
+            status.spark = "left out (--no-spark)"
+        elif not spark_process.is_installed():
+            status.spark = spark_process.MISSING
+        else:
+            await self._start_spark()
+        status.note(f"Spark: {status.spark}")
         status.phase = "starting brokers"
         # Not cancelled in the middle: a process that is just being started would be forgotten.
         starting = asyncio.create_task(asyncio.to_thread(brokers.start))
@@ -112,14 +122,13 @@ class Run:
         async with Admin(brokers.bootstrap) as admin:
             for topic in (EVENTS, SALES, REJECTS):
                 await admin.create_topic(topic, PARTITIONS, brokers.replication_factor)
-        status.note(f"topics {EVENTS}, {SALES}, {REJECTS}: {PARTITIONS} partitions, {_copies(brokers.replication_factor)}")
-        if not self.options.spark:
-            status.spark = "left out (--no-spark)"
-        elif not spark_process.is_installed():
-            status.spark = spark_process.MISSING
-        else:
-            await self._start_spark()
-        status.note(f"Spark: {status.spark}")
+        status.note(
+            f"topics {EVENTS}, {SALES}, {REJECTS}: {PARTITIONS} partitions, {_copies(brokers.replication_factor)}"
+        )
+        if self.spark is not None:
+            topics = {"events": EVENTS, "sales": SALES, "rejects": REJECTS}
+            place = {"bootstrap": brokers.bootstrap, "table": str(self.table), "rate": self.options.rate}
+            self.spark.order(topics | place)
         self._start_groups()
         # What came before is not part of what is measured.
         status.started_s = time.monotonic()
@@ -128,18 +137,16 @@ class Run:
         self._feeding = asyncio.create_task(self.feed.run(), name="feed")
         self._watch(sample(status, self.feed, self.groups))
         queries = [job.group_of(job.SELL)] if self.spark is not None else []
-        self._watch(watch_lag(status, brokers.bootstrap, EVENTS, [QUEUE, *SUBSCRIBERS, *queries]))
+        self._watch(watch_lag(status, brokers.bootstrap, EVENTS, (QUEUE, *SUBSCRIBERS), queries))
         self._watch(watch_windows(status, brokers.bootstrap, SALES))
 
     async def _start_spark(self) -> None:
         scratch = self.folder / "scratch"
         scratch.mkdir()
-        options = {
-            "bootstrap": self.brokers.bootstrap, "folder": str(self.folder), "scratch": str(scratch),
-            "events": EVENTS, "sales": SALES, "rejects": REJECTS, "table": str(self.table),
-        }  # fmt: skip
+        options = {"folder": str(self.folder), "scratch": str(scratch)}
         targets = {job.SELL: "Parquet", job.PUBLISH: SALES}
         self.spark = SparkProcess(options, self.folder, self.status, targets)
+        self.status.groups.append(GroupState(job.group_of(job.SELL), "Spark"))
         await self.spark.start()
 
     @property
@@ -150,7 +157,6 @@ class Run:
         for name in (QUEUE, *SUBSCRIBERS):
             group = Group(self.brokers.bootstrap, name, EVENTS, PARTITIONS)
             self.groups.append(group)
-            self.status.groups.append(GroupState(name, "queue" if name == QUEUE else "pub/sub"))
             for _ in range(QUEUE_WORKERS if name == QUEUE else 1):
                 group.hire()
 
@@ -198,15 +204,34 @@ class Run:
             async with Admin(self.brokers.bootstrap) as admin:
                 topic = await admin.describe_topic(EVENTS)
             node_id = topic.partitions[0].leader
+            killed_s = time.monotonic()
             await _to_its_end(asyncio.create_task(asyncio.to_thread(self.brokers.kill9, node_id)))
             led = [str(index) for index, row in topic.partitions.items() if row.leader == node_id]
-            self.status.note(f"kill -9 of broker {node_id}, the leader of partition{'s' * (len(led) > 1)} {', '.join(led)}")
+            self.status.note(
+                f"kill -9 of broker {node_id}, the leader of partition{'s' * (len(led) > 1)} {', '.join(led)}"
+            )
             self._look_at_brokers()
-            await asyncio.sleep(DOWN_S)
-            began_s = time.monotonic()
-            await _to_its_end(asyncio.create_task(asyncio.to_thread(self.brokers.revive, node_id)))
-            self._look_at_brokers()
-            self.status.note(f"broker {node_id} is back, {time.monotonic() - began_s:.1f} s after its start")
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._note_recovery(killed_s, [int(index) for index in led]))
+                both.create_task(self._revive(node_id))
+
+    async def _revive(self, node_id: int) -> None:
+        await asyncio.sleep(DOWN_S)
+        began_s = time.monotonic()
+        await _to_its_end(asyncio.create_task(asyncio.to_thread(self.brokers.revive, node_id)))
+        self._look_at_brokers()
+        self.status.note(f"broker {node_id} is back, {time.monotonic() - began_s:.1f} s after its start")
+
+    async def _note_recovery(self, killed_s: float, led: list[int]) -> None:
+        """Until what was sent after the kill is acknowledged, wherever the broker had led; or the feed ends."""
+        assert self.feed is not None and self._feeding is not None
+        while not all(self.feed.sent_s[index] > killed_s for index in led):
+            if self._feeding.done():
+                return
+            await asyncio.sleep(0.01)
+        took_s = time.monotonic() - killed_s
+        self.status.recoveries_s.append(took_s)
+        self.status.note(f"events are acknowledged again everywhere, {took_s:.1f} s after the kill")
 
     def _look_at_brokers(self) -> None:
         self.status.nodes = self.brokers.nodes()
@@ -229,6 +254,7 @@ class Run:
         await asyncio.gather(*self._acts)
         self.feed.stop()
         await self._feeding
+        status.fed_s = status.elapsed_s
         status.note(f"the feed ends: {self.feed.acknowledged:,} events acknowledged")
         ends = self.feed.ledger.ends
         await self._until(lambda: all(group.has_all(ends) for group in self.groups), "the groups have read everything")
@@ -241,7 +267,9 @@ class Run:
             await self._until(lambda: self._windows_are_out(expected), "every window has come out")
             await self.spark.stop()
         ends = self.feed.ledger.ends
-        await self._until(lambda: all(group.has_all(ends) for group in self.groups), "the groups have read the last event")
+        await self._until(
+            lambda: all(group.has_all(ends) for group in self.groups), "the groups have read the last event"
+        )
         await asyncio.gather(*(group.leave() for group in self.groups))
         return expected
 
@@ -277,7 +305,10 @@ class Run:
         wanted = len(expected.windows)
         if sum(map(len, self.status.windows.values())) < wanted:
             return False
-        return self._spark_has(self.feed.ledger.ends if self.feed else []) and len(windows_in_parquet(self.table)) >= wanted
+        return (
+            self._spark_has(self.feed.ledger.ends if self.feed else [])
+            and len(windows_in_parquet(self.table)) >= wanted
+        )
 
     async def judge(self, expected: Expected) -> list[Check]:
         status = self.status
@@ -292,9 +323,13 @@ class Run:
             async with Admin(self.brokers.bootstrap) as admin:
                 in_topic = windows_in_topic(await read_topic(admin, SALES))
                 rejected = await read_topic(admin, REJECTS)
-            checks.append(check_windows(f"windows in the topic {SALES}", expected.windows, in_topic, exactly_once=False))
+            checks.append(
+                check_windows(f"windows in the topic {SALES}", expected.windows, in_topic, exactly_once=False)
+            )
             in_parquet = await asyncio.to_thread(windows_in_parquet, self.table)
-            checks.append(check_windows("windows in Parquet, exactly once", expected.windows, in_parquet, exactly_once=True))
+            checks.append(
+                check_windows("windows in Parquet, exactly once", expected.windows, in_parquet, exactly_once=True)
+            )
             checks.append(check_rejects(expected, ledger, rejected))
         self.facts = self._facts(expected)
         return checks
@@ -309,9 +344,20 @@ class Run:
             ("longest wait for an acknowledgement", f"{self.feed.slowest_s * 1000:,.0f} ms"),
             ("events sent twice", f"{expected.duplicates:,}"),
             ("events that were too old to count", f"{expected.stale:,}"),
+            *self._facts_of_spark(),
             ("rows that came after the watermark", f"{late:,}"),
             ("queries started again", f"{self.status.restarts:,}"),
             ("processors", f"{os.cpu_count()} x {platform.machine()}"),
+        ]
+
+    def _facts_of_spark(self) -> list[tuple[str, str]]:
+        status, sales = self.status, self.status.queries.get(job.SELL)
+        if sales is None or status.first_window_s is None:
+            return []
+        steady_s = median(took_s for _, took_s in sales.durations[len(sales.durations) // 3 :])
+        return [
+            ("first window", f"{status.first_window_s:.1f} s after the start"),
+            ("a micro-batch, once warm", f"{steady_s:.1f} s (median)"),
         ]
 
     async def tear_down(self) -> None:

@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from headrace.demo.status import QueryState, Status
+from headrace.demo.status import BatchState, QueryState, Status
 
 STOP_LIMIT_S = 20.0
 LINE_BYTES_MAX = 1 << 20
@@ -24,7 +25,8 @@ def is_installed() -> bool:
 
 
 class SparkProcess:
-    """`start`, and `status` is kept up to date; `failure` says why it ended by itself."""
+    """`start`, then `order` once the brokers run, and `status` is kept up to date; `failure` says why it ended by
+    itself."""
 
     def __init__(self, options: dict[str, Any], folder: Path, status: Status, targets: dict[str, str]) -> None:
         self.failure: str | None = None
@@ -36,7 +38,7 @@ class SparkProcess:
         self._reader: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self._status.spark = "starting Spark"
+        self._status.spark = "starting"
         command = [sys.executable, "-m", "headrace.demo.job", json.dumps(self._options)]
         with self._errors.open("wb") as errors:
             # A session of its own: Ctrl-C reaches the demo alone, which then ends everything in order.
@@ -45,10 +47,17 @@ class SparkProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
+                # Whatever PySpark leaves there when it is killed goes with the demo's folder.
+                env=os.environ | {"TMPDIR": self._options["scratch"]},
                 start_new_session=True,
                 limit=LINE_BYTES_MAX,
             )
         self._reader = asyncio.create_task(self._read(self._process))
+
+    def order(self, orders: dict[str, Any]) -> None:
+        """What to read and to write, and where."""
+        if self._process is not None and self._process.stdin is not None and not self._process.stdin.is_closing():
+            self._process.stdin.write(json.dumps(orders).encode() + b"\n")
 
     async def stop(self) -> None:
         """In order, by the end of its stdin; whatever is left after a while is killed, the JVM with it."""
@@ -92,8 +101,12 @@ class SparkProcess:
     def _heard(self, message: dict[str, Any]) -> None:
         status = self._status
         if "session" in message:
-            status.spark = f"Spark {message['session']}, its first batch under way"
-            status.note(f"Spark {message['session']} is ready")
+            status.spark = f"Spark {message['session']}"
+            status.note(f"Spark {message['session']} is ready, {status.age_s:.1f} s after the start")
+        elif "started" in message:
+            self._query(message["started"])
+        elif "batch" in message:
+            self._batch(message["batch"])
         elif "progress" in message:
             self._progress(message["progress"])
         elif "restarted" in message:
@@ -102,23 +115,33 @@ class SparkProcess:
         elif "failed" in message:
             self.failure = message["failed"]
 
-    def _progress(self, found: dict[str, Any]) -> None:
-        name = found.get("name") or "?"
+    def _query(self, name: str) -> QueryState:
         queries = self._status.queries
-        state = queries.get(name)
-        if state is None:
-            self._status.spark = self._status.spark.partition(",")[0]
-            state = queries[name] = QueryState(name, self._targets.get(name, ""))
+        if name not in queries:
+            queries[name] = QueryState(name, self._targets.get(name, ""))
+        return queries[name]
+
+    def _batch(self, found: dict[str, Any]) -> None:
+        state = self._query(found["query"])
+        # Looked at before it was done, told of after it.
+        if found["number"] >= state.batches:
+            state.now = BatchState(found["number"], found["rows"], found["done"], found["tasks"])
+
+    def _progress(self, found: dict[str, Any]) -> None:
+        state = self._query(found.get("name") or "?")
         rows = found.get("numInputRows", 0)
         duration_ms = found.get("durationMs", {}).get("triggerExecution", 0)
         state.batches = found["batchId"] + 1
         state.rows += rows
+        state.now, state.since_s = None, time.monotonic()
         state.late_rows += sum(row.get("numRowsDroppedByWatermark", 0) for row in found.get("stateOperators", ()))
         if rows:
             state.rows_per_s = found.get("processedRowsPerSecond", 0.0)
             state.duration_ms = duration_ms
             state.durations.append((self._status.elapsed_s, duration_ms / 1000))
-        state.watermark = _behind(found.get("eventTime", {}).get("watermark"), found.get("timestamp")) or state.watermark
+        state.watermark = (
+            _behind(found.get("eventTime", {}).get("watermark"), found.get("timestamp")) or state.watermark
+        )
         for source in found.get("sources", ()):
             ends = source.get("endOffset")
             if isinstance(ends, str):

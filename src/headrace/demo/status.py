@@ -34,6 +34,16 @@ class GroupState:
 
 
 @dataclass(slots=True)
+class BatchState:
+    """A micro-batch that is being worked on."""
+
+    number: int
+    rows: int
+    done: int
+    tasks: int
+
+
+@dataclass(slots=True)
 class QueryState:
     """One streaming query of the pipeline."""
 
@@ -48,10 +58,15 @@ class QueryState:
     ends: dict[str, dict[str, int]] = field(default_factory=dict)
     """Offsets, by topic and partition, up to which it is done."""
     durations: Series = field(default_factory=list)
+    now: BatchState | None = None
+    since_s: float = field(default_factory=time.monotonic)
+    """When the batch before this one was done, or the query was started."""
 
 
 @dataclass(slots=True)
 class Status:
+    born_s: float = field(default_factory=time.monotonic)
+    """When the program was started; `started_s` is when the feed was, from which everything else is counted."""
     started_s: float = field(default_factory=time.monotonic)
     limit_s: float | None = None
     phase: str = "starting"
@@ -63,11 +78,19 @@ class Status:
     rates: Series = field(default_factory=list)
     stalled_s: float = 0.0
     slowest_s: float = 0.0
+    waits: Series = field(default_factory=list)
+    """The longest wait for an acknowledgement, in ms, of each half second."""
+    recoveries_s: list[float] = field(default_factory=list)
+    """From each kill -9 until events were acknowledged again in every partition that the broker had led."""
     groups: list[GroupState] = field(default_factory=list)
     spark: str = ""
     queries: dict[str, QueryState] = field(default_factory=dict)
     restarts: int = 0
     """How often a query has failed and gone on; also before its first batch was done."""
+    fed_s: float | None = None
+    """How long the feed ran; not known while it does."""
+    first_window_s: float | None = None
+    """How long after the program's start the first window was seen."""
     windows: dict[int, dict[str, tuple[int, int, int]]] = field(default_factory=dict)
     """Window start -> category -> (events, orders, cents), as they come out of the pipeline's topic."""
     notes: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=NOTES_MAX))
@@ -77,6 +100,11 @@ class Status:
     @property
     def elapsed_s(self) -> float:
         return time.monotonic() - self.started_s
+
+    @property
+    def age_s(self) -> float:
+        """Since the program was started."""
+        return time.monotonic() - self.born_s
 
     def note(self, text: str) -> None:
         self.notes.append((self.elapsed_s, text))

@@ -87,7 +87,9 @@ class Keys:
             asyncio.get_running_loop().add_reader(sys.stdin, self._pressed)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._before is not None:
             asyncio.get_running_loop().remove_reader(sys.stdin)
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)

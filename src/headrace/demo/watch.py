@@ -3,11 +3,12 @@
 import asyncio
 import json
 import time
+from collections.abc import Collection, Sequence
 
-from headrace.client.admin import Admin
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.groups import Groups
+from headrace.client.consume.consumer import GroupConsumer
 from headrace.client.errors import ClientError
-from headrace.client.group_consumer import GroupConsumer
-from headrace.client.groups import Groups
 from headrace.demo.feed import Feed
 from headrace.demo.groups import Group
 from headrace.demo.status import GroupState, Series, Status, per_second
@@ -28,7 +29,10 @@ async def sample(status: Status, feed: Feed, groups: list[Group]) -> None:
         status.sent, status.kinds, status.slowest_s = feed.acknowledged, feed.kinds, feed.slowest_s
         status.stalled_s = time.monotonic() - feed.waiting_since_s if feed.waiting_since_s is not None else 0.0
         status.rate = per_second(sent[-8:])
-        status.rates.append((now_s, per_second(sent[-2:])))
+        if status.fed_s is None:
+            status.rates.append((now_s, per_second(sent[-2:])))
+            status.waits.append((now_s, max(feed.slowest_lately_s, status.stalled_s) * 1000))
+            feed.slowest_lately_s = 0.0
         for group in groups:
             group.check()
             state = status.group(group.name)
@@ -38,17 +42,20 @@ async def sample(status: Status, feed: Feed, groups: list[Group]) -> None:
         await asyncio.sleep(SAMPLE_S)
 
 
-async def watch_lag(status: Status, bootstrap: str, topic: str, group_ids: list[str]) -> None:
+async def watch_lag(
+    status: Status, bootstrap: str, topic: str, group_ids: Sequence[str], of_spark: Collection[str] = ()
+) -> None:
     """The lag of the groups that read the topic, as the brokers tell it; Spark's queries are groups too."""
     async with Admin(bootstrap, client_id="demo-lag", retry_timeout_s=2.0) as admin:
         groups = Groups(admin)
         while True:
             try:
                 ends = {index: found.offset for index, found in (await admin.list_offsets(topic)).items()}
-                for group_id in group_ids:
+                for group_id in (*group_ids, *of_spark):
                     committed = await groups.committed(group_id)
                     mine = {index: row.offset for (name, index), row in committed.items() if name == topic}
-                    if mine:
+                    # Spark has committed nothing before its first batch is done: all there is waits for it.
+                    if mine or group_id in of_spark:
                         _note_lag(status, group_id, ends, mine)
             except ClientError:
                 # A broker is away, as it is meant to be for a while: the last figures stand.
@@ -81,5 +88,8 @@ async def watch_windows(status: Status, bootstrap: str, topic: str) -> None:
                         row = json.loads(record.value or b"{}")
                         window = status.windows.setdefault(row["window_ms"], {})
                         window[row["category"]] = (row["events"], row["orders"], row["cents"])
+                    if status.windows and status.first_window_s is None:
+                        status.first_window_s = status.age_s
+                        status.note(f"the first window is out, {status.first_window_s:.1f} s after the start")
         except ClientError:
             await asyncio.sleep(AGAIN_S)

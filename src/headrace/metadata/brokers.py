@@ -121,9 +121,7 @@ def _check_directories(image: Image, request: m.BrokerRegistrationRequest) -> No
 def _check_features(image: Image, request: m.BrokerRegistrationRequest) -> None:
     supported = {f.name: (f.min_supported_version, f.max_supported_version) for f in request.features}
     if METADATA_VERSION not in supported:
-        raise KafkaError(
-            Err.INVALID_REGISTRATION, "the registration does not say which metadata.version it supports"
-        )
+        raise KafkaError(Err.INVALID_REGISTRATION, "the registration does not say which metadata.version it supports")
     finalized = {METADATA_VERSION: METADATA_VERSION_MIN, **image.features}
     for name in {**supported, **finalized}:
         if name == KRAFT_VERSION:
@@ -178,9 +176,7 @@ def check_broker_epoch(image: Image, broker_id: int, broker_epoch: int) -> Broke
     if broker is None:
         raise KafkaError(Err.STALE_BROKER_EPOCH, f"broker {broker_id} is not registered")
     if broker.epoch != broker_epoch:
-        raise KafkaError(
-            Err.STALE_BROKER_EPOCH, f"broker {broker_id} is at epoch {broker.epoch}, not {broker_epoch}"
-        )
+        raise KafkaError(Err.STALE_BROKER_EPOCH, f"broker {broker_id} is at epoch {broker.epoch}, not {broker_epoch}")
     return broker
 
 
@@ -212,8 +208,9 @@ def controlled_shutdown(image: Image, broker_id: int, policy: ElectionPolicy) ->
 
 
 def elect_leaderless(image: Image, policy: ElectionPolicy) -> list[Record]:
-    """Leaders for partitions that have none and could: because their topic has come to rather lose records than wait, or
-    because the controller that brought a replica back, or did not quite send it away, died before it came to them."""
+    """Leaders for partitions that have none and could: because their topic has come to rather lose records than wait,
+    or because the controller that brought a replica back, or did not quite send it away, died before it came to
+    them."""
     active = {broker.id for broker in image.brokers.values() if broker.active}
     electable = (
         (key, partition)
@@ -239,9 +236,7 @@ def broker_gone(image: Image, broker_id: int, policy: ElectionPolicy, *, clean: 
 
 
 def registration_change(broker: Broker, version: int, **changes: Any) -> Record:
-    return m.BrokerRegistrationChangeRecord(
-        broker_id=broker.id, broker_epoch=broker.epoch, **changes
-    ), version
+    return m.BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, **changes), version
 
 
 def _without(image: Image, broker_id: int, policy: ElectionPolicy) -> list[Record]:
@@ -308,13 +303,15 @@ def without_room(image: Image, broker_id: int, policy: ElectionPolicy) -> list[R
 
     def takes_records(replica: int, topic: str, partition: Partition) -> bool:
         broker: Broker | None = image.brokers.get(replica)
-        return broker is not None and broker.active and policy.room.has_room_for(image, topic, partition, replica)
+        return (
+            broker is not None and broker.active and policy.disk_space.has_space_for(image, topic, partition, replica)
+        )
 
     def affected() -> Iterator[tuple[PartitionKey, Partition]]:
         for key, partition in image.partitions_of(broker_id):
             if broker_id in partition.isr:
                 topic = image.topics[key[0]].name
-                if not policy.room.has_room_for(image, topic, partition, broker_id) and any(
+                if not policy.disk_space.has_space_for(image, topic, partition, broker_id) and any(
                     takes_records(replica, topic, partition) for replica in partition.isr if replica != broker_id
                 ):
                     yield key, partition
@@ -342,6 +339,8 @@ def _rules(
         acceptable=acceptable,
         default_directory=lambda broker_id: default_directory(image, broker_id),
     )
-    if policy.room:
-        return rules._replace(has_room=lambda broker_id: policy.room.has_room_for(image, topic, partition, broker_id))
+    if policy.disk_space:
+        return rules._replace(
+            has_space=lambda broker_id: policy.disk_space.has_space_for(image, topic, partition, broker_id)
+        )
     return rules

@@ -40,9 +40,7 @@ def incremental_alter_configs(
 ) -> Outcome[m.IncrementalAlterConfigsResponse]:
     def alter(resource: Any, current: dict[str, str]) -> Altered:
         changes = [(c.name, c.config_operation, c.value) for c in resource.configs]
-        return alter_incrementally(
-            resource.resource_type, resource.resource_name, changes, current, config
-        )
+        return alter_incrementally(resource.resource_type, resource.resource_name, changes, current, config)
 
     answers: list[Any] = []
 
@@ -119,7 +117,7 @@ def _alter_all(
 
 
 def _clear_eligible(image: Image, records: Sequence[Record]) -> list[Record]:
-    """Who is eligible to lead was found out under the old minimum, and says nothing under the new one (KIP-966)."""
+    """Eligible replicas were determined under the old minimum, and mean nothing under the new one (KIP-966)."""
     cleared: list[Record] = []
     for record, _ in records:
         if isinstance(record, m.ConfigRecord) and record.name == MIN_ISR:
@@ -128,7 +126,8 @@ def _clear_eligible(image: Image, records: Sequence[Record]) -> list[Record]:
 
 
 def forget_eligible(image: Image, topic: str = "") -> list[Record]:
-    """Nobody is eligible any more, of one topic or of all, but where there is no ISR: nothing was committed there since.
+    """Nobody is eligible any more, of one topic or of all, but where there is no ISR: nothing was committed there
+    since.
 
     Apache Kafka forgets these, too, and nobody is left that could ever lead.
     """
@@ -145,7 +144,9 @@ def forget_eligible(image: Image, topic: str = "") -> list[Record]:
             version,
         )
         for (topic_id, number), partition in image.partitions_of(NO_LEADER)
-        if not partition.isr and (partition.elr or partition.last_known_elr) and topic in ("", image.topics[topic_id].name)
+        if not partition.isr
+        and (partition.elr or partition.last_known_elr)
+        and topic in ("", image.topics[topic_id].name)
     ]
 
 

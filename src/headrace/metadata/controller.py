@@ -1,7 +1,7 @@
 """The active controller's decisions in one place: an image and a request in, records and a response out.
 
-Nothing is kept here but this node's configuration, its dice, and which brokers said last that they are full, so that any
-image, past or speculative, may be asked.
+Nothing is kept here but this node's configuration, its dice, and which brokers said last that they are full, so that
+any image, past or speculative, may be asked.
 The caller appends the records and answers when they are committed; `headrace.quorum` does both in `write`.
 """
 
@@ -41,9 +41,7 @@ def _everything(name: str) -> bool:
 class Controller:
     """`config` is this node's static configuration: what the cluster overrides is read from the image."""
 
-    def __init__(
-        self, config: BrokerConfig, cluster_id: str, dice: Dice, new_uuid: Callable[[], bytes]
-    ) -> None:
+    def __init__(self, config: BrokerConfig, cluster_id: str, dice: Dice, new_uuid: Callable[[], bytes]) -> None:
         self.config = config
         self.cluster_id = cluster_id
         self.dice = dice
@@ -71,7 +69,8 @@ class Controller:
         described: dict[tuple[tuple[str, str], ...], list[Any]] = {}
 
         def effective(overrides: Mapping[str, str]) -> list[Any]:
-            """Topics of one request mostly have the same options: to describe these is most of the work, and done once."""
+            """Topics of one request mostly have the same options: to describe these is most of the work, and done
+            once."""
             key = tuple(overrides.items())
             if key not in described:
                 described[key] = describe(overrides)
@@ -97,7 +96,7 @@ class Controller:
             new_topic_id=self.new_uuid,
             check_configs=lambda overrides: validate_topic(overrides, config),
             effective_configs=effective,
-            room=self.policy.room,
+            disk_space=self.policy.disk_space,
         )
         return topics.create_topics(image, request, rules, describable)
 
@@ -121,7 +120,7 @@ class Controller:
     def create_partitions(
         self, image: Image, request: m.CreatePartitionsRequest, alterable: Allowed = _everything
     ) -> Outcome[m.CreatePartitionsResponse]:
-        return topics.create_partitions(image, request, self.dice, self.policy.room, alterable)
+        return topics.create_partitions(image, request, self.dice, self.policy.disk_space, alterable)
 
     def elect_leaders(self, image: Image, request: m.ElectLeadersRequest) -> Outcome[m.ElectLeadersResponse]:
         return elections.elect_leaders(image, request, self.policy)

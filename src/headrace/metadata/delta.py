@@ -231,9 +231,7 @@ class Delta:
         if broker is None:
             raise ReplayError(f"{type(what).__name__} for broker {broker_id}, which is not registered")
         if broker.epoch != epoch:
-            raise ReplayError(
-                f"{type(what).__name__} for broker {broker_id} epoch {epoch}, now at {broker.epoch}"
-            )
+            raise ReplayError(f"{type(what).__name__} for broker {broker_id} epoch {epoch}, now at {broker.epoch}")
         return broker
 
     def unregister_broker(self, record: m.UnregisterBrokerRecord) -> None:
@@ -323,9 +321,7 @@ class Delta:
         image = self.image
         if self.empty:
             return replace(image, offset=offset, epoch=epoch, timestamp_ms=timestamp_ms)
-        topics = {
-            draft.id: Topic(draft.id, draft.name, _partitions(draft)) for draft in self._topics.values()
-        }
+        topics = {draft.id: Topic(draft.id, draft.name, _partitions(draft)) for draft in self._topics.values()}
         derived = self._derived()
         names_removed = [name for name, topic_id in self._names.items() if topic_id is None]
         names_set = {name: topic_id for name, topic_id in self._names.items() if topic_id is not None}
@@ -340,9 +336,7 @@ class Delta:
             topic_ids=image.topic_ids.update(names_set, names_removed),
             configs=_updated(image.configs, {r: c or None for r, c in self.configs.items()}),
             quotas=_updated(image.quotas, {e: q or None for e, q in self.quotas.items()}),
-            next_producer_id=image.next_producer_id
-            if self.next_producer_id is None
-            else self.next_producer_id,
+            next_producer_id=image.next_producer_id if self.next_producer_id is None else self.next_producer_id,
             acls=_updated(image.acls, self.acls),
             scrams=_updated(image.scrams, self.scrams),
             tokens=_updated(image.tokens, self.tokens),
@@ -356,7 +350,8 @@ class Delta:
         )
 
     def _derived(self) -> "_Derived":
-        """The indexes over all partitions, from those of the base image and what has changed: one look at each change."""
+        """The indexes over all partitions, from those of the base image and what has changed: one look at each
+        change."""
         gained: dict[int, dict[PartitionKey, None]] = {}
         lost: dict[int, list[PartitionKey]] = {}
         reassigning, imbalanced = _Marks(), _Marks()

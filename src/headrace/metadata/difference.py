@@ -1,4 +1,4 @@
-"""What lies between two images, as a delta: for whoever follows changes and is given a whole new image instead.
+"""The difference between two images as a delta: for listeners that follow changes and get a whole new image instead.
 
 A follower that was away for long loads a snapshot; what it had known and the snapshot does not name is gone.
 """

@@ -1,7 +1,8 @@
-"""Where replicas lie: a broker with several log dirs chooses, and tells the controller. AssignReplicasToDirs v0 (KIP-858).
+"""Where replicas lie: a broker with several log dirs chooses, and tells the controller. AssignReplicasToDirs v0
+(KIP-858).
 
-A broker that starts without one of its dirs then knows which partitions it must not begin anew, and the controller
-that it cannot lead them.
+A broker that starts without one of its dirs then knows which partitions it must not start empty, and the controller
+knows that this broker cannot lead them.
 """
 
 from collections.abc import Mapping
@@ -37,9 +38,7 @@ def assignment_request(
             Q.DirectoryData(
                 id=directory,
                 topics=[
-                    Q.TopicData(
-                        topic_id=topic_id, partitions=[Q.PartitionData(partition_index=n) for n in numbers]
-                    )
+                    Q.TopicData(topic_id=topic_id, partitions=[Q.PartitionData(partition_index=n) for n in numbers])
                     for topic_id, numbers in topics.items()
                 ],
             )
@@ -77,9 +76,7 @@ def assign_replicas(
     return Outcome(records, response)
 
 
-def _assign(
-    image: Image, broker_id: int, topic_id: bytes, number: int, directory: bytes, records: list[Record]
-) -> Err:
+def _assign(image: Image, broker_id: int, topic_id: bytes, number: int, directory: bytes, records: list[Record]) -> Err:
     topic = image.topics.get(topic_id)
     if topic is None:
         return Err.UNKNOWN_TOPIC_ID
@@ -94,7 +91,5 @@ def _assign(
             for replica, known in zip(partition.replicas, partition.directories)
         ]
         version = level(image.metadata_version).partition_change_record
-        records.append(
-            (m.PartitionChangeRecord(topic_id=topic_id, partition_id=number, directories=assigned), version)
-        )
+        records.append((m.PartitionChangeRecord(topic_id=topic_id, partition_id=number, directories=assigned), version))
     return Err.NONE

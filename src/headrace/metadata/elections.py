@@ -39,9 +39,7 @@ def elect_leaders(
                 error, message = refused.error, refused.message
             if not (everything and error is Err.ELECTION_NOT_NEEDED):
                 answered.append(
-                    m.ElectLeadersResponse.PartitionResult(
-                        partition_id=number, error_code=error, error_message=message
-                    )
+                    m.ElectLeadersResponse.PartitionResult(partition_id=number, error_code=error, error_message=message)
                 )
         results.append(m.ElectLeadersResponse.ReplicaElectionResult(topic=name, partition_result=answered))
     check_size(len(records))
@@ -64,10 +62,7 @@ def balance_leaders(image: Image, policy: ElectionPolicy, limit: int) -> list[Re
 def _asked(image: Image, request: m.ElectLeadersRequest) -> list[tuple[str, list[int]]]:
     if request.topic_partitions is not None:
         return [(topic.topic, topic.partitions) for topic in request.topic_partitions]
-    return [
-        (name, sorted(image.topics[topic_id].partitions))
-        for name, topic_id in sorted(image.topic_ids.items())
-    ]
+    return [(name, sorted(image.topics[topic_id].partitions)) for name, topic_id in sorted(image.topic_ids.items())]
 
 
 def _elect(image: Image, name: str, number: int, election: Election, policy: ElectionPolicy) -> Record:
@@ -86,7 +81,5 @@ def _elect(image: Image, name: str, number: int, election: Election, policy: Ele
     rules = partition_rules(image, name, partition, policy, alive)
     record = change(partition, topic.id, number, Wanted.of(partition), rules, election)
     if record is None:
-        raise KafkaError(
-            Err.PREFERRED_LEADER_NOT_AVAILABLE if preferred else Err.ELIGIBLE_LEADERS_NOT_AVAILABLE
-        )
+        raise KafkaError(Err.PREFERRED_LEADER_NOT_AVAILABLE if preferred else Err.ELIGIBLE_LEADERS_NOT_AVAILABLE)
     return record

@@ -1,8 +1,8 @@
 """Finalizing feature levels: UpdateFeatures v0-2.
 
 v1 replaced the allow-downgrade flag by an upgrade type and added validate-only; v2 answers with one error for all.
-`kafka-features upgrade --release-version` asks for all features of a release at once. So levels are kept also for those that
-this build does not serve: no client hears of these from it, and other nodes of a mixed cluster may serve them.
+`kafka-features upgrade --release-version` asks for all features of a release at once. So levels are kept also for those
+that this build does not serve: no client hears of these from it, and other nodes of a mixed cluster may serve them.
 """
 
 from headrace.errors import Err, KafkaError
@@ -35,7 +35,8 @@ def update_features(
     kraft_version: int = 1,
     node_id: int = -1,
 ) -> Outcome[m.UpdateFeaturesResponse]:
-    """All updates or none: the first that is refused decides. The minimum is what the file of this node, `node_id`, says.
+    """All updates or none: the first that is refused decides. The minimum is what the file of this node, `node_id`,
+    says.
 
     `kraft_version` is kept by the quorum, which is asked to raise it before this; here it is only looked at.
     """
@@ -53,7 +54,7 @@ def update_features(
         for name, new_level in updates.items():
             _check_update(image, name, finalized.get(name, 0), new_level, kinds[name], proposed, node_id)
             if name == ELR_VERSION and new_level and name not in image.features:
-                # Who was eligible before this was switched off may lack what a leader has committed alone since.
+                # Replicas that were eligible before this was off may lack what a leader has committed alone since.
                 records += one_minimum(image, min_insync_replicas) + forget_eligible(image)
             if name == KRAFT_VERSION:
                 records.append((m.NoOpRecord(), 0))  # so that the answer waits for what was written before it
@@ -65,8 +66,7 @@ def update_features(
     response = m.UpdateFeaturesResponse(error_message=None)
     if version < 2:
         response.results = [
-            m.UpdateFeaturesResponse.UpdatableFeatureResult(feature=name, error_message=None)
-            for name in updates
+            m.UpdateFeaturesResponse.UpdatableFeatureResult(feature=name, error_message=None) for name in updates
         ]
     return Outcome([] if request.validate_only else records, response)
 
@@ -77,7 +77,8 @@ def refusal(error: KafkaError) -> m.UpdateFeaturesResponse:
 
 
 def one_minimum(image: Image, min_insync_replicas: int) -> list[Record]:
-    """Before leaders are chosen by it, `min.insync.replicas` is one number that all controllers and brokers agree on."""
+    """Before leaders are chosen by it, `min.insync.replicas` is one number that all controllers and brokers agree
+    on."""
     records: list[Record] = []
     if MIN_ISR not in image.config(BROKER_CONFIG, ""):
         records.append(config_record(BROKER_CONFIG, "", MIN_ISR, str(min_insync_replicas)))
@@ -98,7 +99,9 @@ def _check_update(
     """In Kafka's words: `kafka-features` prints them."""
 
     def refuse(reason: str) -> KafkaError:
-        return KafkaError(Err.INVALID_UPDATE_VERSION, f"Invalid update version {new_level} for feature {name}. {reason}")
+        return KafkaError(
+            Err.INVALID_UPDATE_VERSION, f"Invalid update version {new_level} for feature {name}. {reason}"
+        )
 
     if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise refuse("The controller does not support the given upgrade type.")
@@ -109,7 +112,8 @@ def _check_update(
         raise refuse(reason)
     if new_level < current and kind == UPGRADE:
         raise refuse(
-            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade."
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe"
+            " downgrade."
         )
     if new_level > current and kind != UPGRADE:
         raise refuse("Can't downgrade to a newer version.")

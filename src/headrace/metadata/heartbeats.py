@@ -30,7 +30,7 @@ from headrace.metadata.policy import ElectionPolicy
 from headrace.metadata.records import Record
 from headrace.metadata.versions import CORDONED_DIRECTORIES_LEVEL, DIRECTORIES_LEVEL
 from headrace.protocol import messages as m
-from headrace.protocol.room_tag import full_in
+from headrace.protocol.private_fields.disk_space import full_in
 
 
 class BrokerState(Enum):
@@ -57,7 +57,7 @@ def heartbeat(
 ) -> Outcome[Reply]:
     """`others_know`: whether all other brokers have learnt that this one, in controlled shutdown, leads nothing."""
     broker = check_broker_epoch(image, request.broker_id, request.broker_epoch)
-    policy.room.note(broker, full_in(request.unknown_tags))
+    policy.disk_space.note(broker, full_in(request.unknown_tags))
     # The registration stands at the epoch or, if another kind of controller wrote it, in the batch that begins there.
     caught_up = request.current_metadata_offset >= broker.epoch
     after = _next_state(image, broker, state_of(broker), request, caught_up, others_know)
@@ -71,7 +71,7 @@ def heartbeat(
             records += fence_broker(image, broker.id, policy)
     if not records and image.metadata_version >= DIRECTORIES_LEVEL:
         records += directories_offline(image, broker, request.offline_log_dirs, policy)
-    if not records and policy.room.is_full(broker.id):
+    if not records and policy.disk_space.is_full(broker.id):
         records += without_room(image, broker.id, policy)
     records += _cordoned(image, broker, request.cordoned_log_dirs)
     return Outcome(records, Reply(after, caught_up))
@@ -106,9 +106,7 @@ def _next_state(
     return BrokerState.SHUTDOWN_NOW
 
 
-def directories_offline(
-    image: Image, broker: Broker, offline: Sequence[bytes], policy: ElectionPolicy
-) -> list[Record]:
+def directories_offline(image: Image, broker: Broker, offline: Sequence[bytes], policy: ElectionPolicy) -> list[Record]:
     """Others lead, and are in sync for, the partitions in log dirs that failed; the registration names what is left."""
     lost = set(offline) & set(broker.log_dirs)
     if not lost:

@@ -1,7 +1,7 @@
 """Leaders change their ISRs: AlterPartition v2-3 (v2: topics by id, v3: with the broker epoch of each member).
 
-The leader proposes, on the strength of what its followers have fetched; the controller sees that nobody gets in who is
-not alive, and that the leader speaks of the partition as it is: of its leader epoch and its partition epoch.
+The leader proposes, going by what its followers have fetched. The controller checks that every new member is alive, and
+that the leader knows the partition's current state: its leader epoch and its partition epoch.
 """
 
 from typing import Any
@@ -61,7 +61,9 @@ def _alter(
     partition = _checked(topic.partitions.get(number), proposal, leader, members)
     _check_eligible(image, members)
     for broker_id, _ in members:
-        if broker_id not in partition.isr and not policy.room.has_room_for(image, topic.name, partition, broker_id):
+        if broker_id not in partition.isr and not policy.disk_space.has_space_for(
+            image, topic.name, partition, broker_id
+        ):
             raise KafkaError(Err.INELIGIBLE_REPLICA)  # it would be out again with the next record
     wanted = Wanted.of(partition)
     wanted.isr = [broker_id for broker_id, _ in members]
@@ -89,9 +91,7 @@ def is_active(image: Image, broker_id: int) -> bool:
     return broker is not None and broker.active
 
 
-def _checked(
-    partition: Partition | None, proposal: Any, leader: int, members: list[tuple[int, int]]
-) -> Partition:
+def _checked(partition: Partition | None, proposal: Any, leader: int, members: list[tuple[int, int]]) -> Partition:
     """The partition that a proposal is about, if it is about the partition as it stands."""
     if partition is None:
         raise KafkaError(Err.UNKNOWN_TOPIC_OR_PARTITION)

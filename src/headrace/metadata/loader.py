@@ -30,7 +30,8 @@ class Loader:
         return other
 
     def load(self, records: Iterable[Record], base_offset: int, epoch: int, timestamp_ms: int) -> Delta:
-        """Replay one batch, which stands at `base_offset`; `image` is then the one after it. After an error it is of no use."""
+        """Replay one batch, which stands at `base_offset`; `image` is then the one after it. After an error it is of no
+        use."""
         delta = Delta(self.image)
         offset = base_offset - 1
         for record in records:
@@ -38,9 +39,7 @@ class Loader:
             kind = type(record[0])
             if kind is m.BeginTransactionRecord:
                 if self.in_transaction:
-                    raise ReplayError(
-                        f"transaction at offset {offset} begins in that of {self.transaction_offset}"
-                    )
+                    raise ReplayError(f"transaction at offset {offset} begins in that of {self.transaction_offset}")
                 self.transaction_offset = offset
             elif kind is m.EndTransactionRecord or kind is m.AbortTransactionRecord:
                 if not self.in_transaction:

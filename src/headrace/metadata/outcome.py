@@ -8,8 +8,9 @@ from headrace.metadata.records import Record
 T = TypeVar("T")
 
 RECORDS_PER_BATCH_MAX = 10_000
-"""As Kafka: a batch has to stay bounded. What a client asks for is one atomic batch, or refused. What comes of a broker that
-holds more partitions is written in several, and a controller may die between them: whoever is next must be able to finish."""
+"""As Kafka: a batch has to stay bounded. What a client asks for is one atomic batch, or refused. What comes of a broker
+that holds more partitions is written in several, and a controller may die between them: the next one must be able to
+finish."""
 
 
 class Outcome(NamedTuple, Generic[T]):

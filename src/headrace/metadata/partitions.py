@@ -2,7 +2,7 @@
 
 `change` compares what is wanted with what is and returns the record that says the difference, or nothing. A leader
 comes from the ISR; with eligible leader replicas (KIP-966) also from those who left it while it was at or below
-min.insync.replicas, and only when asked from whoever is left, which may lose records.
+min.insync.replicas. Only when asked does it come from any other replica, which may lose records.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ class Rules(NamedTuple):
     acceptable: Callable[[int], bool]
     """Whether a broker is alive and may lead."""
     default_directory: Callable[[int], bytes]
-    has_room: Callable[[int], bool] = _always
+    has_space: Callable[[int], bool] = _always
     """Whether its disk can take records. One that is full leads only where nobody else may."""
 
 
@@ -108,7 +108,7 @@ def change(
 
 
 def is_unclean(partition: Partition, record: m.PartitionChangeRecord) -> bool:
-    """Whether it makes somebody lead who may lack committed records: who does so has to recover.
+    """Whether it elects a leader that may lack committed records, and then has to recover.
 
     One that a move has just brought in sync leads without having been in the ISR before, and lacks nothing.
     """
@@ -134,7 +134,7 @@ def _complete_reassignment(wanted: Wanted) -> None:
 
 
 def _fill_elr(partition: Partition, wanted: Wanted, rules: Rules) -> None:
-    """Those who leave an ISR that is below its minimum stay eligible: they have all that was committed.
+    """Replicas that leave an ISR below its minimum stay eligible: they have everything committed.
 
     Not so those who are moved away, and with them their logs: they may come back.
     """
@@ -165,12 +165,12 @@ def _choose(partition: Partition, wanted: Wanted, rules: Rules, election: Electi
 
     order = [partition.leader, *wanted.replicas]
     first = wanted.replicas[0] if election is Election.PREFERRED else partition.leader
-    if valid(first) and rules.has_room(first):
+    if valid(first) and rules.has_space(first):
         return _Elected(first, False)
     full = NO_LEADER
     for replica in order:
         if valid(replica):
-            if rules.has_room(replica):
+            if rules.has_space(replica):
                 return _Elected(replica, False)
             if full == NO_LEADER:
                 full = replica
@@ -196,7 +196,8 @@ def _elect(
         return
     if leader in wanted.elr:
         wanted.isr = [leader]
-        # Enough to commit by itself, if the minimum was lowered meanwhile: then nobody else has all that it will commit.
+        # Enough to commit by itself, if the minimum was lowered meanwhile: then nobody else has all that it will
+        # commit.
         wanted.elr = [r for r in wanted.elr if r != leader] if rules.min_isr > 1 else []
     record.leader = leader
     if unclean:
@@ -232,9 +233,7 @@ def _record_last_known_leader(
             record.last_known_elr = list(partition.isr or partition.elr)
 
 
-def _record_assignment(
-    partition: Partition, wanted: Wanted, rules: Rules, record: m.PartitionChangeRecord
-) -> None:
+def _record_assignment(partition: Partition, wanted: Wanted, rules: Rules, record: m.PartitionChangeRecord) -> None:
     if wanted.replicas:
         if rules.metadata_version >= DIRECTORIES_LEVEL:
             directories = [

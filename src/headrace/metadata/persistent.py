@@ -13,7 +13,8 @@ V = TypeVar("V")
 
 
 def spread(key: Any) -> int:
-    """A number that picks the shard. Not `hash()`: that is salted per process, and a replayed run must iterate alike."""
+    """A number that picks the shard. Not `hash()`: that is salted per process, and a replayed run must iterate
+    alike."""
     kind = type(key)
     if kind is int:
         return key  # type: ignore[no-any-return]
@@ -103,8 +104,10 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
         if not changed and not removed:
             return self
         count = _shard_count(self._size + len(changed))
-        # Far apart, so that a map that grows and shrinks around a limit is not rebuilt at each step.
-        if count > self._mask + 1 or count * 16 <= self._mask:
+        # Far apart, so that a map that grows and shrinks around a limit is not rebuilt at each step. By what will be
+        # left: there may be no next step for a map that has lost the last of many keys.
+        left = _shard_count(self._size + len(changed) - len(removed))
+        if count > self._mask + 1 or left * 16 <= self._mask:
             return self._rebuilt(changed, removed)
         shards = list(self._shards)
         copied: set[int] = set()

@@ -133,15 +133,11 @@ class _Racks:
             _shuffle(self.racks[name].unfenced.brokers, self.dice)
 
 
-def place(
-    brokers: Sequence[UsableBroker], partitions: int, replication_factor: int, dice: Dice
-) -> list[list[int]]:
+def place(brokers: Sequence[UsableBroker], partitions: int, replication_factor: int, dice: Dice) -> list[list[int]]:
     """Replicas for each of `partitions` new partitions, the preferred leader first; no broker twice in one."""
     racks = _Racks(brokers, dice)
     if replication_factor <= 0:
-        raise KafkaError(
-            Err.INVALID_REPLICATION_FACTOR, f"replication factor {replication_factor} is not positive"
-        )
+        raise KafkaError(Err.INVALID_REPLICATION_FACTOR, f"replication factor {replication_factor} is not positive")
     if racks.unfenced == 0:
         raise KafkaError(Err.INVALID_REPLICATION_FACTOR, "all brokers are currently fenced")
     if replication_factor > racks.total:

@@ -1,10 +1,10 @@
-"""What decides elections besides the partition itself: two topic options, found where they are set (topic, then cluster, then
-the node's own file), and which brokers have room."""
+"""What decides elections besides the partition itself: two topic options, found where they are set (topic, then
+cluster, then the node's own file), and which brokers have room."""
 
 import msgspec
 
+from headrace.metadata.disk_space import DiskSpace
 from headrace.metadata.image import BROKER_CONFIG, TOPIC_CONFIG, Image
-from headrace.metadata.room import Room
 
 UNCLEAN = "unclean.leader.election.enable"
 MIN_ISR = "min.insync.replicas"
@@ -16,7 +16,7 @@ class ElectionPolicy(msgspec.Struct, frozen=True, gc=False):
     node_id: int
     unclean_leader_election: bool = False
     min_insync_replicas: int = 1
-    room: Room = msgspec.field(default_factory=Room)
+    disk_space: DiskSpace = msgspec.field(default_factory=DiskSpace)
     """What brokers have told while this controller was active."""
 
     def _value(self, image: Image, topic: str, name: str) -> str | None:

@@ -20,6 +20,4 @@ def allocate_producer_ids(
     record = m.ProducerIdsRecord(
         broker_id=request.broker_id, broker_epoch=request.broker_epoch, next_producer_id=first + BLOCK_SIZE
     )
-    return Outcome(
-        [(record, 0)], m.AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=BLOCK_SIZE)
-    )
+    return Outcome([(record, 0)], m.AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=BLOCK_SIZE))

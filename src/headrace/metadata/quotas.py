@@ -68,9 +68,7 @@ def alter_client_quotas(
                 error_code=error,
                 error_message=message,
                 entity=[
-                    m.AlterClientQuotasResponse.EntityData(
-                        entity_type=e.entity_type, entity_name=e.entity_name
-                    )
+                    m.AlterClientQuotasResponse.EntityData(entity_type=e.entity_type, entity_name=e.entity_name)
                     for e in entry.entity
                 ],
             )
@@ -140,19 +138,14 @@ def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None
 # --- describe ---------------------------------------------------------------------------------------------------------
 
 
-def describe_client_quotas(
-    image: Image, request: m.DescribeClientQuotasRequest
-) -> m.DescribeClientQuotasResponse:
+def describe_client_quotas(image: Image, request: m.DescribeClientQuotasRequest) -> m.DescribeClientQuotasResponse:
     exact, kinds = _filter(request.components or [])
     entries = [
         m.DescribeClientQuotasResponse.EntryData(
             entity=[
-                m.DescribeClientQuotasResponse.EntityData(entity_type=kind, entity_name=name)
-                for kind, name in entity
+                m.DescribeClientQuotasResponse.EntityData(entity_type=kind, entity_name=name) for kind, name in entity
             ],
-            values=[
-                m.DescribeClientQuotasResponse.ValueData(key=k, value=v) for k, v in sorted(quotas.items())
-            ],
+            values=[m.DescribeClientQuotasResponse.ValueData(key=k, value=v) for k, v in sorted(quotas.items())],
         )
         for entity, quotas in image.quotas.items()
         if _matches(dict(entity), exact, kinds, strict=request.strict)
@@ -185,12 +178,7 @@ def _filter(components: list[Any]) -> tuple[dict[str, str | None], set[str]]:
     return exact, kinds
 
 
-def _matches(
-    entity: dict[str, str | None], exact: dict[str, str | None], kinds: set[str], *, strict: bool
-) -> bool:
+def _matches(entity: dict[str, str | None], exact: dict[str, str | None], kinds: set[str], *, strict: bool) -> bool:
     if strict and len(entity) != len(exact) + len(kinds):
         return False
-    return (
-        all(kind in entity and entity[kind] == name for kind, name in exact.items())
-        and kinds <= entity.keys()
-    )
+    return all(kind in entity and entity[kind] == name for kind, name in exact.items()) and kinds <= entity.keys()

@@ -24,9 +24,7 @@ def alter_reassignments(
 ) -> Outcome[m.AlterPartitionReassignmentsResponse]:
     """Null replicas take a move back."""
     R = m.AlterPartitionReassignmentsResponse
-    response = R(
-        allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
-    )
+    response = R(allow_replication_factor_change=request.allow_replication_factor_change, error_message=None)
     records: list[Record] = []
     for asked in request.topics:
         answers: list[Any] = []
@@ -81,15 +79,13 @@ def _move(
     adding = sorted(set(target) - set(partition.replicas))
     wanted = Wanted.of(partition)
     wanted.replicas = [*target, *removing]
-    # A move that takes another's place: who was to come and is now to go does not hold it up, nor the other way round.
+    # A move that replaces another: a replica that was to come and is now to go does not hold it up, nor vice versa.
     wanted.removing = removing or [replica for replica in wanted.removing if replica not in target]
     wanted.adding = adding or [replica for replica in wanted.adding if replica not in removing]
     return _changed(image, topic, number, partition, wanted, policy, Election.ONLINE)
 
 
-def _cancel(
-    image: Image, topic: Topic, number: int, partition: Partition, policy: ElectionPolicy
-) -> Record | None:
+def _cancel(image: Image, topic: Topic, number: int, partition: Partition, policy: ElectionPolicy) -> Record | None:
     if not partition.reassigning:
         raise KafkaError(Err.NO_REASSIGNMENT_IN_PROGRESS, "no move of this partition is in progress")
     unclean = policy.unclean_election(image, topic.name)
@@ -145,9 +141,7 @@ def list_reassignments(
                 removing_replicas=list(partition.removing),
             )
             for number in numbers
-            if found is not None
-            and (partition := found.partitions.get(number)) is not None
-            and partition.reassigning
+            if found is not None and (partition := found.partitions.get(number)) is not None and partition.reassigning
         ]
         if moving:
             response.topics.append(R.OngoingTopicReassignment(name=name, partitions=moving))

@@ -14,9 +14,7 @@ FRAME_VERSION = 1
 Record = tuple[Any, int]
 """A message struct of the metadata record table, and the version to write it in."""
 
-_KEYS: dict[type, int] = {
-    codec.struct: key for key, codec in METADATA_RECORDS.items() if isinstance(key, int)
-}
+_KEYS: dict[type, int] = {codec.struct: key for key, codec in METADATA_RECORDS.items() if isinstance(key, int)}
 _ENCODERS: dict[tuple[type, int], tuple[bytes, Callable[..., Any]]] = {}
 """Frame and compiled encoder by struct and version: a snapshot of a large cluster asks a million times."""
 

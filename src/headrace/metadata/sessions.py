@@ -36,7 +36,8 @@ class Sessions:
         return len(self._sessions)
 
     def restart(self, epochs: Mapping[int, int], now_ms: int, silent_ms: Mapping[int, int]) -> None:
-        """A new controller knows nobody: all brokers get a whole session, but for those known to be silent for some time."""
+        """A new controller knows nobody: all brokers get a whole session, but for those known to be silent for some
+        time."""
         order = sorted(epochs, key=lambda broker_id: (-silent_ms.get(broker_id, 0), broker_id))
         self._sessions = OrderedDict(
             (broker_id, Session(broker_id, epochs[broker_id], now_ms - silent_ms.get(broker_id, 0)))

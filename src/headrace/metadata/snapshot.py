@@ -55,13 +55,9 @@ def _features(image: Image) -> Iterator[Record]:
 
 
 def _quotas(image: Image) -> Iterator[Record]:
-    for entity, quotas in sorted(
-        image.quotas.items(), key=lambda pair: [(t, n or "", n is None) for t, n in pair[0]]
-    ):
+    for entity, quotas in sorted(image.quotas.items(), key=lambda pair: [(t, n or "", n is None) for t, n in pair[0]]):
         for key, value in sorted(quotas.items()):
-            data = [
-                m.ClientQuotaRecord.EntityData(entity_type=kind, entity_name=name) for kind, name in entity
-            ]
+            data = [m.ClientQuotaRecord.EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
             yield m.ClientQuotaRecord(entity=data, key=key, value=value, remove=False), 0
 
 
@@ -103,9 +99,7 @@ def broker_record(broker: Broker, metadata_version: int) -> Record:
             for e in broker.endpoints
         ],
         features=[
-            m.RegisterBrokerRecord.BrokerFeature(
-                name=name, min_supported_version=low, max_supported_version=high
-            )
+            m.RegisterBrokerRecord.BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
             for name, (low, high) in sorted(broker.features.items())
         ],
         rack=broker.rack,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headrace.errors import Err, KafkaError
+from headrace.metadata.disk_space import DiskSpace
 from headrace.metadata.image import (
     MIGRATING_DIRECTORY,
     NO_LEADER,
@@ -27,7 +28,6 @@ from headrace.metadata.names import (
 from headrace.metadata.outcome import Outcome, TooManyChanges, check_size
 from headrace.metadata.placement import Dice, UsableBroker, place
 from headrace.metadata.records import Record
-from headrace.metadata.room import Room
 from headrace.metadata.snapshot import config_record, partition_record
 from headrace.metadata.versions import DIRECTORIES_LEVEL
 from headrace.protocol import messages as m
@@ -46,7 +46,7 @@ class TopicRules(NamedTuple):
     """Raises KafkaError INVALID_CONFIG for overrides that a new topic may not have."""
     effective_configs: Callable[[Mapping[str, str]], list[Any]]
     """All of a topic's configs as CreateTopicsResponse entries, for its overrides."""
-    room: Room
+    disk_space: DiskSpace
 
 
 def usable_brokers(image: Image) -> list[UsableBroker]:
@@ -79,11 +79,13 @@ def _is_active(image: Image, broker_id: int) -> bool:
     return broker is not None and broker.active
 
 
-def _new_partition(image: Image, room: Room, topic: str, replicas: Iterable[int], isr: list[int]) -> Partition:
+def _new_partition(
+    image: Image, disk_space: DiskSpace, topic: str, replicas: Iterable[int], isr: list[int]
+) -> Partition:
     members = tuple(replicas)
-    if room:
+    if disk_space:
         # One that is full has all there is of a new topic, and is out of sync with the first record.
-        isr = [b for b in isr if room.has_room(image, topic, b, default_directory(image, b))] or isr
+        isr = [b for b in isr if disk_space.has_space(image, topic, b, default_directory(image, b))] or isr
     return Partition(
         replicas=members,
         isr=tuple(isr),
@@ -199,7 +201,7 @@ def _assigned(image: Image, topic: Any, rules: TopicRules) -> list[Partition]:
         check_assignment(image, assignment.broker_ids, replication_factor)
         replication_factor = len(assignment.broker_ids)
         partitions[number] = _new_partition(
-            image, rules.room, topic.name, assignment.broker_ids, _active_of(image, assignment.broker_ids, number)
+            image, rules.disk_space, topic.name, assignment.broker_ids, _active_of(image, assignment.broker_ids, number)
         )
     if set(partitions) != set(range(len(partitions))):
         raise KafkaError(Err.INVALID_REPLICA_ASSIGNMENT, "assigned partitions must be numbered 0, 1, 2, …")
@@ -222,13 +224,9 @@ def check_assignment(image: Image, broker_ids: list[int], replication_factor: in
     previous = None
     for broker_id in sorted(broker_ids):
         if broker_id not in image.brokers:
-            raise KafkaError(
-                Err.INVALID_REPLICA_ASSIGNMENT, f"broker {broker_id} is assigned but not registered"
-            )
+            raise KafkaError(Err.INVALID_REPLICA_ASSIGNMENT, f"broker {broker_id} is assigned but not registered")
         if broker_id == previous:
-            raise KafkaError(
-                Err.INVALID_REPLICA_ASSIGNMENT, f"broker {broker_id} is assigned twice to one partition"
-            )
+            raise KafkaError(Err.INVALID_REPLICA_ASSIGNMENT, f"broker {broker_id} is assigned twice to one partition")
         previous = broker_id
     if replication_factor is not None and len(broker_ids) != replication_factor:
         raise KafkaError(
@@ -243,14 +241,12 @@ def _placed(image: Image, topic: Any, rules: TopicRules) -> list[Partition]:
             Err.INVALID_REPLICATION_FACTOR, "the replication factor must be above 0, or -1 for the default"
         )
     if topic.num_partitions < -1 or topic.num_partitions == 0:
-        raise KafkaError(
-            Err.INVALID_PARTITIONS, "the number of partitions must be above 0, or -1 for the default"
-        )
+        raise KafkaError(Err.INVALID_PARTITIONS, "the number of partitions must be above 0, or -1 for the default")
     count = rules.default_partitions if topic.num_partitions == -1 else topic.num_partitions
     factor = rules.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
     check_size(count)
     return [
-        _new_partition(image, rules.room, topic.name, replicas, _active_replicas(image, replicas))
+        _new_partition(image, rules.disk_space, topic.name, replicas, _active_replicas(image, replicas))
         for replicas in place(usable_brokers(image), count, factor, rules.dice)
     ]
 
@@ -258,9 +254,7 @@ def _placed(image: Image, topic: Any, rules: TopicRules) -> list[Partition]:
 def _active_replicas(image: Image, replicas: Iterable[int]) -> list[int]:
     isr = [broker_id for broker_id in replicas if _is_active(image, broker_id)]
     if not isr:
-        raise KafkaError(
-            Err.INVALID_REPLICATION_FACTOR, "all brokers are currently fenced or in controlled shutdown"
-        )
+        raise KafkaError(Err.INVALID_REPLICATION_FACTOR, "all brokers are currently fenced or in controlled shutdown")
     return isr
 
 
@@ -337,9 +331,7 @@ def _asked(request: m.DeleteTopicsRequest, answer: Callable[..., None]) -> tuple
         elif topic.topic_id == NO_TOPIC_ID:
             names[topic.name] = names.get(topic.name, 0) + 1
         else:
-            answer(
-                topic.name, topic.topic_id, Err.INVALID_REQUEST, "give a topic name or a topic id, not both"
-            )
+            answer(topic.name, topic.topic_id, Err.INVALID_REQUEST, "give a topic name or a topic id, not both")
     for name, count in names.items():
         if count > 1:
             answer(name, NO_TOPIC_ID, Err.INVALID_REQUEST, "the topic is named twice in the request")
@@ -356,7 +348,7 @@ def create_partitions(
     image: Image,
     request: m.CreatePartitionsRequest,
     dice: Dice,
-    room: Room,
+    disk_space: DiskSpace,
     alterable: Callable[[str], bool] = lambda name: True,
 ) -> Outcome[m.CreatePartitionsResponse]:
     counts: dict[str, int] = {}
@@ -375,7 +367,7 @@ def create_partitions(
             results.append(_partitions_result(topic.name, Err.TOPIC_AUTHORIZATION_FAILED, None))
             continue
         try:
-            records += _more_partitions(image, topic, dice, room)
+            records += _more_partitions(image, topic, dice, disk_space)
         except TooManyChanges as error:
             # Kafka stumbles here where CreateTopics says POLICY_VIOLATION; the code is what clients have learnt.
             results.append(_partitions_result(topic.name, Err.UNKNOWN_SERVER_ERROR, error.message))
@@ -388,12 +380,10 @@ def create_partitions(
 
 
 def _partitions_result(name: str, error: Err, message: str | None) -> Any:
-    return m.CreatePartitionsResponse.CreatePartitionsTopicResult(
-        name=name, error_code=error, error_message=message
-    )
+    return m.CreatePartitionsResponse.CreatePartitionsTopicResult(name=name, error_code=error, error_message=message)
 
 
-def _more_partitions(image: Image, wanted: Any, dice: Dice, room: Room) -> list[Record]:
+def _more_partitions(image: Image, wanted: Any, dice: Dice, disk_space: DiskSpace) -> list[Record]:
     topic = image.topic_named(wanted.name)
     if topic is None:
         raise KafkaError(Err.UNKNOWN_TOPIC_OR_PARTITION)
@@ -418,15 +408,15 @@ def _more_partitions(image: Image, wanted: Any, dice: Dice, room: Room) -> list[
         for number, replicas in enumerate(chosen, have):
             check_assignment(image, replicas, factor)
             isr = _active_of(image, replicas, number)
-            records.append(_partition(image, room, topic, number, replicas, isr))
+            records.append(_partition(image, disk_space, topic, number, replicas, isr))
         return records
     for number, replicas in enumerate(place(usable_brokers(image), more, factor, dice), have):
-        records.append(_partition(image, room, topic, number, replicas, _active_replicas(image, replicas)))
+        records.append(_partition(image, disk_space, topic, number, replicas, _active_replicas(image, replicas)))
     return records
 
 
 def _partition(
-    image: Image, room: Room, topic: Topic, number: int, replicas: Collection[int], isr: list[int]
+    image: Image, disk_space: DiskSpace, topic: Topic, number: int, replicas: Collection[int], isr: list[int]
 ) -> Record:
-    partition = _new_partition(image, room, topic.name, replicas, isr)
+    partition = _new_partition(image, disk_space, topic.name, replicas, isr)
     return partition_record(partition, topic.id, number, image.metadata_version)

@@ -11,6 +11,9 @@ ELR_VERSION_LATEST = 1
 GROUP_VERSION = "group.version"
 GROUP_VERSION_LATEST = 1
 """1: the consumer protocol (KIP-848)."""
+TRANSACTION_VERSION = "transaction.version"
+TRANSACTION_VERSION_LATEST = 2
+"""1: tagged fields in the records of transactions. 2: an epoch for each transaction (KIP-890)."""
 
 METADATA_VERSION_LATEST = 30
 """4.3-IV0, what Kafka 4.3 formats a new cluster with."""
@@ -68,7 +71,7 @@ KNOWN_FEATURES: dict[str, tuple[int, int]] = {
     KRAFT_VERSION: (0, 1),
     ELR_VERSION: (0, ELR_VERSION_LATEST),
     GROUP_VERSION: (0, GROUP_VERSION_LATEST),
-    "transaction.version": (0, 2),
+    TRANSACTION_VERSION: (0, TRANSACTION_VERSION_LATEST),
     "share.version": (0, 1),
     "streams.version": (0, 1),
 }
@@ -79,6 +82,7 @@ SERVED_FEATURES: dict[str, tuple[int, int]] = {
     KRAFT_VERSION: (0, 1),
     ELR_VERSION: (0, ELR_VERSION_LATEST),
     GROUP_VERSION: (0, GROUP_VERSION_LATEST),
+    TRANSACTION_VERSION: (0, TRANSACTION_VERSION_LATEST),
 }
 """Levels that clients are told of, and may rely on."""
 

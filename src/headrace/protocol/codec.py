@@ -145,8 +145,4 @@ def codec(message: type | str) -> Codec:
 
 def of_kind(kind: str, families: Iterable[str] | None = None) -> list[Codec]:
     """Codecs of one kind, in the order of the tables."""
-    return [
-        c
-        for c in CODECS.values()
-        if c.header.kind == kind and (families is None or c.header.family in families)
-    ]
+    return [c for c in CODECS.values() if c.header.kind == kind and (families is None or c.header.family in families)]

@@ -69,9 +69,7 @@ class Layout:
     def min_size(self, field: Field) -> int:
         """The fewest bytes that one element of an array, or a field that is none, can take."""
         if field.struct is None:
-            return FIXED_SIZE.get(field.element) or (
-                1 if self.flexible else 2 if field.element == "string" else 4
-            )
+            return FIXED_SIZE.get(field.element) or (1 if self.flexible else 2 if field.element == "string" else 4)
         return self.struct_min_size(field.struct)
 
     def struct_min_size(self, spec: StructSpec) -> int:
@@ -91,9 +89,7 @@ def is_fixed(field: Field) -> bool:
 
 
 def has_records(spec: StructSpec) -> bool:
-    return any(
-        f.element == "records" or (f.struct is not None and has_records(f.struct)) for f in spec.fields
-    )
+    return any(f.element == "records" or (f.struct is not None and has_records(f.struct)) for f in spec.fields)
 
 
 def default_expression(source: Source, field: Field) -> str:

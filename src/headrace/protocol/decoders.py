@@ -62,8 +62,7 @@ class _DecoderWriter:
         present = [f.name in values for f in spec.fields]
         last = max((n for n, here in enumerate(present) if here), default=-1)
         arguments = [
-            values[f.name] if f.name in values else default_expression(self.out, f)
-            for f in spec.fields[: last + 1]
+            values[f.name] if f.name in values else default_expression(self.out, f) for f in spec.fields[: last + 1]
         ]
         self.out(i, f"{target} = {self.out.const('C', spec.cls)}({', '.join(arguments)})")
         if tags is not None:

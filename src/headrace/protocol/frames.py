@@ -24,9 +24,7 @@ def _framed(chunks: list[Any]) -> list[Any]:
     return chunks
 
 
-def encode_request(
-    api: Api, version: int, correlation_id: int, client_id: str | None, body: Any
-) -> list[Any]:
+def encode_request(api: Api, version: int, correlation_id: int, client_id: str | None, body: Any) -> list[Any]:
     chunks: list[Any] = [b"", encode_request_header(api.key, version, correlation_id, client_id)]
     api.request.encoder(version)(body, chunks.append)
     return _framed(chunks)
@@ -38,9 +36,7 @@ def encode_response(api: Api, version: int, correlation_id: int, body: Any) -> l
     return _framed(chunks)
 
 
-def decode_request(
-    buf: Buffer, pos: int = 0, end: int | None = None
-) -> tuple[Api, int, int, str | None, Any]:
+def decode_request(buf: Buffer, pos: int = 0, end: int | None = None) -> tuple[Api, int, int, str | None, Any]:
     """(api, version, correlation id, client id, body) of a request without its length prefix."""
     if end is None:
         end = len(buf)
@@ -49,9 +45,7 @@ def decode_request(
     return api, version, correlation_id, client_id, api.request.decode(buf, version, pos, end)
 
 
-def decode_response(
-    api: Api, version: int, buf: Buffer, pos: int = 0, end: int | None = None
-) -> tuple[int, Any]:
+def decode_response(api: Api, version: int, buf: Buffer, pos: int = 0, end: int | None = None) -> tuple[int, Any]:
     """(correlation id, body) of a response without its length prefix."""
     if end is None:
         end = len(buf)

@@ -12,8 +12,9 @@ _REQUEST_BYTES = _REQUEST.size
 _CORRELATION = Struct(">i")
 _FLEXIBLE_FROM = {key: api.flexible_from for key, api in API.items()}
 
-SAID_AT = 12
-"""In a frame, what stands behind its length, the API, the version and the correlation id: all that may be said again."""
+PREFIX_AT = 12
+"""In a frame, what stands behind its length, the API, the version and the correlation id: all that may be said
+again."""
 CLIENT_ID_AT = 14
 
 RequestHeader = tuple[int, int, int, str | None, int]

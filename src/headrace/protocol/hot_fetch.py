@@ -1,7 +1,8 @@
 """Fetch by hand, versions 4 to 18: requests into flat tuples, answers as the bytes that go around the records.
 
 v5: log start offset. v7: sessions. v9: leader epoch. v11: rack, preferred replica. v12: flexible, last fetched epoch.
-v13: topic ids. v15: replica state. v16: leader hints' endpoints. v17: directory ids. v18: the follower's high watermark.
+v13: topic ids. v15: replica state. v16: leader hints' endpoints. v17: directory ids. v18: the follower's high
+watermark.
 """
 
 from collections.abc import Sequence
@@ -106,9 +107,7 @@ def _fetch_plain(buf: Buffer, pos: int, end: int, version: int) -> FetchQuery:
             if version >= 9:
                 partition, leader_epoch, offset, log_start, size = _PARTITION_V9(buf, pos)
                 pos += 28
-                partitions.append(
-                    (partition, leader_epoch, offset, -1, log_start, size, ZERO_UUID, INT64_MAX)
-                )
+                partitions.append((partition, leader_epoch, offset, -1, log_start, size, ZERO_UUID, INT64_MAX))
             elif version >= 5:
                 partition, offset, log_start, size = _PARTITION_V5(buf, pos)
                 pos += 24
@@ -225,9 +224,7 @@ def _compact_string(buf: Buffer, pos: int, end: int) -> tuple[str, int]:
     return str(buf[start:pos], "utf-8", "replace"), pos
 
 
-def _forgotten_topics(
-    buf: Buffer, pos: int, end: int, version: int
-) -> tuple[list[tuple[str | bytes, list[int]]], int]:
+def _forgotten_topics(buf: Buffer, pos: int, end: int, version: int) -> tuple[list[tuple[str | bytes, list[int]]], int]:
     count, pos = decode_uvarint(buf, pos, end)
     if not count or (count - 1) * 3 > end - pos:
         raise ProtocolError("FetchRequest: forgotten_topics_data does not fit")
@@ -266,9 +263,7 @@ def _tag_list(buf: Buffer, pos: int, end: int, count: int) -> tuple[list[tuple[i
     return tags, pos
 
 
-def _partition_tags(
-    buf: Buffer, pos: int, end: int, version: int, count: int
-) -> tuple[tuple[bytes, int], int]:
+def _partition_tags(buf: Buffer, pos: int, end: int, version: int, count: int) -> tuple[tuple[bytes, int], int]:
     directory_id, high_watermark = _NO_TAGS
     tags, pos = _tag_list(buf, pos, end, count)
     for tag, start, stop in tags:
@@ -369,9 +364,7 @@ def encode_fetch_response_head(
                 total = _ONE_BYTES_V11 + len(name) + (size if size > 0 else 0)
                 none = -1 if aborted is None else 0
                 head = (
-                    _one_head_v11(
-                        total, correlation_id, throttle_time_ms, error_code, session_id, 1, len(name)
-                    )
+                    _one_head_v11(total, correlation_id, throttle_time_ms, error_code, session_id, 1, len(name))
                     + name
                     + _one_tail_v11(1, index, error, hw, lso, log_start, none, preferred, size)
                 )
@@ -402,11 +395,7 @@ def _many_fetch_response(
     write = chunks.append
     if flexible:
         write(b"\0")
-    write(
-        _PACK_MANY_HEAD_V7(throttle_time_ms, error, session)
-        if version >= 7
-        else _PACK_INT32(throttle_time_ms)
-    )
+    write(_PACK_MANY_HEAD_V7(throttle_time_ms, error, session) if version >= 7 else _PACK_INT32(throttle_time_ms))
     write(uvarint(len(topics) + 1) if flexible else _PACK_INT32(len(topics)))
     total = 0
     for topic, partitions in topics:

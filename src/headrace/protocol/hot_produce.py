@@ -50,9 +50,7 @@ def decode_produce(buf: Buffer, pos: int, end: int, version: int, rows_max: int 
             return _produce_plain(buf, pos, end, rows_max)
         if version > 13:
             raise UnsupportedVersion(f"ProduceRequest has no version {version}")
-        if version >= 13:
-            return _one_by_id(buf, pos, end) or _produce_compact(buf, pos, end, True, rows_max)
-        return _one_by_name(buf, pos, end) or _produce_compact(buf, pos, end, False, rows_max)
+        return _produce_compact(buf, pos, end, version >= 13, rows_max)
     except DECODE_FAULTS as e:
         raise ProtocolError(f"ProduceRequest v{version}: {e}") from None
 
@@ -102,59 +100,6 @@ def _produce_plain(buf: Buffer, pos: int, end: int, rows_max: int) -> ProduceQue
     if pos != end:
         raise ProtocolError("ProduceRequest does not end where it should")
     return transactional_id, acks, timeout_ms, topics
-
-
-# No transactional id, acks, timeout, one topic; its id; one partition, its index, its size up to two megabytes.
-_ONE_BY_NAME_HEAD = Struct(">BhiBB").unpack_from
-_ONE_BY_NAME_TAIL = Struct(">BiBBB").unpack_from
-_ONE_BY_ID = Struct(">BhiB16sBiBBB").unpack_from
-_ONE_BY_ID_BYTES = 32
-_ONE_TAIL_BYTES = 8
-_EMPTY_TAGS = b"\0\0\0"  # of the partition, the topic and the message
-
-
-def _one_by_id(buf: Buffer, pos: int, end: int) -> ProduceQuery | None:
-    """One small batch for one partition, which most requests are; None if this one is anything else."""
-    if end - pos < _ONE_BY_ID_BYTES:
-        return None
-    none, acks, timeout_ms, topics, topic, partitions, index, low, middle, high = _ONE_BY_ID(buf, pos)
-    if none or topics != 2 or partitions != 2 or low < 128:
-        return None
-    if middle < 128:
-        start = pos + 31
-        stop = start + (low & 127 | middle << 7) - 1
-    elif high < 128:
-        start = pos + 32
-        stop = start + (low & 127 | (middle & 127) << 7 | high << 14) - 1
-    else:
-        return None
-    if stop < start or buf[stop:end] != _EMPTY_TAGS:
-        return None
-    return None, acks, timeout_ms, [(topic, [(index, start, stop)])]
-
-
-def _one_by_name(buf: Buffer, pos: int, end: int) -> ProduceQuery | None:
-    """`_one_by_id` for the versions that name topics."""
-    if end - pos < 9 + _ONE_TAIL_BYTES:
-        return None
-    none, acks, timeout_ms, topics, length = _ONE_BY_NAME_HEAD(buf, pos)
-    at = pos + 8 + length
-    if none or topics != 2 or not 0 < length < 128 or end - at < _ONE_TAIL_BYTES:
-        return None
-    partitions, index, low, middle, high = _ONE_BY_NAME_TAIL(buf, at)
-    if partitions != 2 or low < 128:
-        return None
-    if middle < 128:
-        start = at + 7
-        stop = start + (low & 127 | middle << 7) - 1
-    elif high < 128:
-        start = at + 8
-        stop = start + (low & 127 | (middle & 127) << 7 | high << 14) - 1
-    else:
-        return None
-    if stop < start or buf[stop:end] != _EMPTY_TAGS:
-        return None
-    return None, acks, timeout_ms, [(str(buf[pos + 9 : at], "utf-8", "replace"), [(index, start, stop)])]
 
 
 def _produce_compact(buf: Buffer, pos: int, end: int, by_id: bool, rows_max: int) -> ProduceQuery:
@@ -330,9 +275,7 @@ def encode_produce_response(
     return _many_produce_response(correlation_id, version, topics, throttle_time_ms)
 
 
-def _many_produce_response(
-    correlation_id: int, version: int, topics: ProduceResults, throttle_time_ms: int
-) -> bytes:
+def _many_produce_response(correlation_id: int, version: int, topics: ProduceResults, throttle_time_ms: int) -> bytes:
     flexible = version >= 9
     chunks: list[bytes] = [b"", _PACK_INT32(correlation_id)]
     write = chunks.append
@@ -381,9 +324,7 @@ def _rare_produce_response(
                 partition.error_message = detail.error_message
                 partition.record_errors = [R.BatchIndexAndErrorMessage(i, t) for i, t in detail.record_errors]
                 if detail.leader is not None and version >= 10:
-                    partition.current_leader = R.LeaderIdAndEpoch(
-                        detail.leader.leader_id, detail.leader.leader_epoch
-                    )
+                    partition.current_leader = R.LeaderIdAndEpoch(detail.leader.leader_id, detail.leader.leader_epoch)
             answer.partition_responses.append(partition)
         response.responses.append(answer)
     return b"".join(encode_response(API[ApiKey.PRODUCE], version, correlation_id, response))

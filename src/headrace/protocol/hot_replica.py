@@ -1,7 +1,8 @@
-"""A follower's Fetch by hand, versions 15 to 18, and the answer as the follower reads it: half of what an acks=all costs.
+"""A follower's Fetch by hand, versions 15 to 18, and the answer as the follower reads it: half of what an acks=all
+costs.
 
-Requests name partitions by topic id and carry no rack; what is rare in an answer (who leads now, a snapshot) is passed over,
-since a follower hears of leaders from the metadata.
+Requests name partitions by topic id and carry no rack; what is rare in an answer (who leads now, a snapshot) is passed
+over, since a follower hears of leaders from the metadata.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +55,8 @@ def encode_follower_fetch(
     topics: Mapping[bytes, Sequence[CopiedPartition]],
     forgotten: Mapping[bytes, Sequence[int]],
 ) -> bytes:
-    """A whole frame. `replica` is (id, broker epoch), `limits` (wait ms, bytes at least, at most), `session` (id, epoch)."""
+    """A whole frame. `replica` is (id, broker epoch), `limits` (wait ms, bytes at least, at most), `session` (id,
+    epoch)."""
     assert VERSION_MIN <= version <= VERSION_MAX, version
     if len(topics) == 1 and not forgotten:
         ((topic_id, partitions),) = topics.items()
@@ -111,8 +113,8 @@ def _answer_about_one(frame: bytes | bytearray) -> tuple[int, int, list[CopiedRo
     end = len(frame)
     if end < _ONE_BYTES:
         return None
-    tags, _, error_code, session_id, topics, topic_id, partitions, index, error, high_watermark, _, log_start, aborted, \
-        _, low, middle, high = _ONE(frame)  # fmt: skip
+    tags, _, error_code, session_id, topics, topic_id, partitions, index, error, high_watermark, _, log_start, \
+        aborted, _, low, middle, high = _ONE(frame)  # fmt: skip
     if tags or topics != 2 or partitions != 2 or aborted > 1 or low < 128:
         return None
     if middle < 128:

@@ -4,8 +4,7 @@ Compiled codecs inline the one-byte case of everything here; these functions are
 """
 
 from collections.abc import Callable
-from struct import Struct
-from struct import error as StructError
+from struct import Struct, error as StructError
 from typing import Any
 
 Buffer = bytes | bytearray | memoryview

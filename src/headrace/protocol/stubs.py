@@ -38,8 +38,7 @@ def default_text(field: Field) -> str:
 def class_lines(message: str, spec: StructSpec, indent: str, has_tags: bool, inner: list[str]) -> list[str]:
     lines = [f"{indent}class {spec.name}(msgspec.Struct):", *inner]
     lines += [
-        f"{indent}    {field.name}: {annotation(message, field)} = {default_text(field)}"
-        for field in spec.fields
+        f"{indent}    {field.name}: {annotation(message, field)} = {default_text(field)}" for field in spec.fields
     ]
     if has_tags:
         lines.append(f"{indent}    unknown_tags: dict[int, bytes] | None = None")

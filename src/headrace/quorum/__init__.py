@@ -22,6 +22,19 @@ LeadershipListener = Callable[[int, int, bool], None]
 
 Address = tuple[str, int]
 
+RAFT_APIS = (
+    ApiKey.VOTE,
+    ApiKey.BEGIN_QUORUM_EPOCH,
+    ApiKey.END_QUORUM_EPOCH,
+    ApiKey.FETCH,
+    ApiKey.FETCH_SNAPSHOT,
+    ApiKey.DESCRIBE_QUORUM,
+    ApiKey.ADD_RAFT_VOTER,
+    ApiKey.REMOVE_RAFT_VOTER,
+    ApiKey.UPDATE_RAFT_VOTER,
+)
+"""The quorum's own requests: those that `Quorum.serve` answers."""
+
 
 class Quorum(Protocol):
     """A place that orders metadata records, keeps them safe, and tells everybody."""
@@ -68,8 +81,8 @@ class Quorum(Protocol):
         ...
 
     def append(self, records: Sequence[Record]) -> Awaitable[int]:
-        """Write an atomic batch, or several of more than `RECORDS_PER_BATCH_MAX` records; resolves to the first offset of the
-        last one once all are committed and `image` has them.
+        """Write an atomic batch, or several of more than `RECORDS_PER_BATCH_MAX` records; resolves to the first offset
+        of the last one once all are committed and `image` has them.
 
         Raises NOT_CONTROLLER where this node does not lead, also later, when it ceases to before the commit: then the
         records may or may not become part of the log.
@@ -82,6 +95,11 @@ class Quorum(Protocol):
 
     def raise_version(self, version: int, validate_only: bool = False) -> Awaitable[None]:
         """Finalize a newer kraft.version; returns once that is committed. Raises KafkaError."""
+        ...
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether there is no room for what the leader sends: then what this node knows is out of date."""
         ...
 
     def listen(self, listener: Listener) -> None: ...
@@ -97,15 +115,16 @@ class Quorum(Protocol):
         ...
 
     def serve(self, key: ApiKey, request: Any, version: int, peer: str) -> Awaitable[Any]:
-        """Answer one of the quorum's own requests; `peer` is whoever sent it, for messages to people."""
+        """Answer one of the quorum's own requests; `peer` names the sender in messages to people."""
         ...
 
     async def start(self) -> None:
-        """Take part. Where this node alone decides, it leads when this returns; others learn who does by and by."""
+        """Take part. A node that decides alone leads when this returns; others learn later who leads."""
         ...
 
     async def caught_up(self) -> None:
-        """Until `image` has all that was committed when this node joined: what it shows before may be long out of date."""
+        """Until `image` has all that was committed when this node joined: what it shows before may be long out of
+        date."""
         ...
 
     async def maintain(self) -> None: ...
@@ -138,7 +157,8 @@ class PeerError(Exception):
 
 
 class Network(Protocol):
-    """How a quorum talks to other nodes. Requests on one lane are answered in order; lanes do not wait for each other."""
+    """How a quorum talks to other nodes. Requests on one lane are answered in order; lanes do not wait for each
+    other."""
 
     async def request(
         self,

@@ -1,7 +1,7 @@
 """When to write a snapshot of the metadata, and which old snapshots and log segments may go.
 
-A snapshot is made piece by piece on the loop, since making it is Python work that a thread would only get in the way of;
-writing and deleting files is a thread's.
+A snapshot is made piece by piece on the loop, since making it is Python work that a thread would only get in the way
+of; writing and deleting files is a thread's.
 """
 
 import asyncio
@@ -17,7 +17,8 @@ from headrace.storage.log import Log
 
 
 class SnapshotLimits(NamedTuple):
-    """metadata.log.max.record.bytes.between.snapshots, metadata.log.max.snapshot.interval.ms, metadata.max.retention.*"""
+    """metadata.log.max.record.bytes.between.snapshots, metadata.log.max.snapshot.interval.ms,
+    metadata.max.retention.*"""
 
     bytes_between: int = 20 << 20
     interval_ms: int = 3_600_000

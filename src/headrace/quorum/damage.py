@@ -49,14 +49,10 @@ def check_log(disk: Disk, folder: str, covered: int = 0, committed: int = 0) -> 
         if torn is None:
             continue
         if name != names[-1]:
-            raise DamagedMetadata(
-                f"{path} is damaged at byte {torn}, and the log goes on behind it"
-            )
+            raise DamagedMetadata(f"{path} is damaged at byte {torn}, and the log goes on behind it")
         good = _next_good(data, torn + 1, walk.next_offset)
         if good is not None and not _has_hole(data, torn, good):
-            raise DamagedMetadata(
-                f"{path} is damaged at byte {torn}, and whole batches follow at byte {good}"
-            )
+            raise DamagedMetadata(f"{path} is damaged at byte {torn}, and whole batches follow at byte {good}")
     if max(walk.next_offset, covered) < committed:
         raise DamagedMetadata(
             f"{folder} ends at offset {max(walk.next_offset, covered)}, and {committed} had been committed here"
@@ -88,9 +84,7 @@ class _Walk:
                 header = check_stored(data, pos, end)
             except KafkaError:
                 if _whole(data, pos, end):
-                    raise DamagedMetadata(
-                        f"{path} is damaged at byte {pos}: a batch has lost its place"
-                    ) from None
+                    raise DamagedMetadata(f"{path} is damaged at byte {pos}: a batch has lost its place") from None
                 return pos
             if header.base_offset != self.next_offset or header.leader_epoch < self.epoch:
                 raise DamagedMetadata(

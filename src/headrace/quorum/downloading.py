@@ -1,4 +1,5 @@
-"""A snapshot that comes from the leader in pieces: a file without its name until all of it is there and every byte is right."""
+"""A snapshot that comes from the leader in pieces: a file without its name until all of it is there and every byte is
+right."""
 
 from headrace.metadata.loader import Loader
 from headrace.quorum.loading import load_snapshot

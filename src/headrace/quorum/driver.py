@@ -114,7 +114,8 @@ class Driver:
         self._run(self.node.tick(self._clock.monotonic_ms()))
 
     def step(self, event: Event) -> None:
-        """Something happened. What it leads to is done when this returns, but for what waits for a disk or a network."""
+        """Something happened. What it leads to is done when this returns, but for what waits for a disk or a
+        network."""
         if self._closed or not self._started:
             return
         self._events.append(event)
@@ -149,7 +150,9 @@ class Driver:
                 case Persist(election):
                     self._unsaved = election
                     if self._saving is None:
-                        self._saving = asyncio.get_running_loop().create_task(self._save_election(), name="quorum state")
+                        self._saving = asyncio.get_running_loop().create_task(
+                            self._save_election(), name="quorum state"
+                        )
                 case AppendControl():
                     self._host.append_control(effect)
                 case AppendFetched():
@@ -200,7 +203,8 @@ class Driver:
                 self._host.fail(OSError("the quorum state was not written"))
 
     async def _wait_for_room(self) -> None:
-        """The disk is full. A node that says nothing harms nobody: others elect, and this one goes on when there is room."""
+        """The disk is full. A node that says nothing harms nobody: others elect, and this one goes on when there is
+        room."""
         if not self.waits_for_room:
             self.waits_for_room = True
             logger.error("no room for the state of the quorum: this node takes part again when there is some")
@@ -209,7 +213,7 @@ class Driver:
             if isinstance(effect, Send):
                 self.step(Failed(effect.to, effect.request))
             else:
-                effect.token.cancel()  # whoever asked is told that this node takes no part, and asks again
+                effect.token.cancel()  # the peer is told that this node takes no part, and asks again
         await asyncio.sleep(FULL_DISK_S)
 
     # --- time ---------------------------------------------------------------------------------------------------------
@@ -258,7 +262,7 @@ class Driver:
         timeout_ms = self.node.options.request_timeout_ms + (request.wait_ms if isinstance(request, Fetch) else 0)
         try:
             message = await self._network.request(address, key, body, timeout_s=timeout_ms / 1000, lane=lane)
-            reply = decode_reply(request, message, self.node.options.listener)
+            reply = decode_reply(request, message, self.node.listener)
         except PeerError as error:
             self._network.drop(address, lane)
             logger.debug("%s to %s:%d: %s", key.name, *address, error)
@@ -285,26 +289,31 @@ class Driver:
             logger.warning("%s:%d refuses %s: %s [%s]", host, port, key.name, reply.error.text, reply.error.name)
 
     def _check_welcome(self, address: tuple[str, int], reply: Reply) -> None:
-        """A node that most others refuse, and none has ever taken, is in the wrong place: trying again changes nothing."""
+        """A node that most others refuse, and none has ever taken, is in the wrong place: trying again changes
+        nothing."""
         mine = self.node.key.id
         if reply.error is Err.INCONSISTENT_CLUSTER_ID:
             self._refusers.add(address)
-            others = {voter.address(self.node.options.listener) for voter in self.node.voters if voter.id != mine}
+            others = {voter.address(self.node.listener) for voter in self.node.voters if voter.id != mine}
             others.update(self.node.options.bootstrap_servers)
             if not self._welcome and len(self._refusers) > len(others - {None}) // 2:
                 self._host.fail(
                     QuorumError(
-                        f"this node's folder belongs to cluster {self._cluster_id}, its controllers to another cluster: "
-                        "give it a folder of theirs, or the right controllers"
+                        f"this node's folder belongs to cluster {self._cluster_id}, its controllers to another cluster:"
+                        " give it a folder of theirs, or the right controllers"
                     )
                 )
-        elif reply.error is Err.UNKNOWN_SERVER_ERROR and reply.leadership.leader_id == mine and self.node.leader is None:
-            self._host.fail(QuorumError(f"another node with the id {mine} leads the quorum: every node needs an id of its own"))
+        elif (
+            reply.error is Err.UNKNOWN_SERVER_ERROR and reply.leadership.leader_id == mine and self.node.leader is None
+        ):
+            self._host.fail(
+                QuorumError(f"another node with the id {mine} leads the quorum: every node needs an id of its own")
+            )
         else:
             self._welcome = True
 
     async def _probe(self, voter: Voter) -> None:
-        address = voter.address(self.node.options.listener)
+        address = voter.address(self.node.listener)
         versions: tuple[int, int] | None = None
         if address is not None and self._network is not None:
             body = m.ApiVersionsRequest(client_software_name="headrace", client_software_version="1")

@@ -1,8 +1,8 @@
 """The log dirs of a node before anything runs on them: formatting new ones, recognising and checking formatted ones.
 
 A folder is formatted as Kafka's own storage tool does: for a controller of its own or for the first controllers of a
-cluster (kraft.version 1), or for a node that finds its controllers elsewhere. `meta.properties` is written last: a folder
-that has it is complete, one that has none and no data may be formatted (again).
+cluster (kraft.version 1), or for a node that finds its controllers elsewhere. `meta.properties` is written last: a
+folder that has it is complete, one that has none and no data may be formatted (again).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +16,8 @@ from headrace.metadata.versions import (
     GROUP_VERSION,
     GROUP_VERSION_LATEST,
     METADATA_VERSION_LATEST,
+    TRANSACTION_VERSION,
+    TRANSACTION_VERSION_LATEST,
 )
 from headrace.protocol import messages as m
 from headrace.quorum import DamagedMetadata, QuorumError
@@ -42,7 +44,7 @@ from headrace.storage.manager import METADATA_FOLDER
 BOOTSTRAP = "bootstrap.checkpoint"
 
 _MARKS = (CLEAN_SHUTDOWN, VOUCHED, MARK)
-"""Of a former life: `rm -r data/*` leaves them behind."""
+"""Of an earlier run: `rm -r data/*` leaves them behind."""
 _HARMLESS = frozenset({".lock", "lost+found", BOOTSTRAP, f"{BOOTSTRAP}.tmp", f"{META_PROPERTIES}.tmp", *_MARKS})
 """What a new disk, or a format that was interrupted, may leave in an otherwise empty folder."""
 
@@ -68,7 +70,12 @@ class Identity(NamedTuple):
 
 def bootstrap_records() -> list[Record]:
     """What a new cluster begins with: only the features that are served are finalized."""
-    levels = {METADATA_VERSION: METADATA_VERSION_LATEST, ELR_VERSION: ELR_VERSION_LATEST, GROUP_VERSION: GROUP_VERSION_LATEST}
+    levels = {
+        METADATA_VERSION: METADATA_VERSION_LATEST,
+        ELR_VERSION: ELR_VERSION_LATEST,
+        GROUP_VERSION: GROUP_VERSION_LATEST,
+        TRANSACTION_VERSION: TRANSACTION_VERSION_LATEST,
+    }
     return [(m.FeatureLevelRecord(name=name, feature_level=level), 0) for name, level in levels.items()]
 
 
@@ -87,8 +94,8 @@ def open_folders(
 ) -> Identity:
     """Check this node's folders, formatting them first if they are new and the node is `standalone`.
 
-    `voters` are as in `format_folders`. A node of a cluster is never formatted here: an empty folder may be a disk that was lost, and a voter that has
-    forgotten its votes must not vote again.
+    `voters` are as in `format_folders`. A node of a cluster is never formatted here: an empty folder may be a disk that
+    was lost, and a voter that has forgotten its votes must not vote again.
     """
     found = {path: _read(disk, path) for path in _all_dirs(layout)}
     if all(properties is None for properties in found.values()):
@@ -96,8 +103,8 @@ def open_folders(
             _check_empty(disk, path)
         if not standalone:
             raise QuorumError(
-                f"{layout.metadata_log_dir} is not formatted: run `headrace format` with the same configuration or, if its disk was lost,"
-                " remove this node from the voters first"
+                f"{layout.metadata_log_dir} is not formatted: run `headrace format` with the same configuration or, if"
+                " its disk was lost, remove this node from the voters first"
             )
         return format_folders(disk, layout, uuid=uuid, now_ms=now_ms, cluster_id=cluster_id, voters=voters)
     identity = _verify(found, layout, cluster_id)
@@ -139,9 +146,7 @@ def _is_first_snapshot(name: str) -> bool:
     return snapshot_id(name.removesuffix(".part")) == SnapshotId(0, 0)
 
 
-def _verify(
-    found: dict[str, MetaProperties | None], layout: Layout, cluster_id: str | None
-) -> tuple[str, int]:
+def _verify(found: dict[str, MetaProperties | None], layout: Layout, cluster_id: str | None) -> tuple[str, int]:
     first: str | None = None
     for path, properties in found.items():
         if properties is None:
@@ -156,13 +161,9 @@ def _verify(
         if properties.node_id != layout.node_id:
             raise QuorumError(f"{path} belongs to node {properties.node_id}; this is node {layout.node_id}")
         if cluster_id is not None and properties.cluster_id != cluster_id:
-            raise QuorumError(
-                f"{path} belongs to cluster {properties.cluster_id}; this node is to be of {cluster_id}"
-            )
+            raise QuorumError(f"{path} belongs to cluster {properties.cluster_id}; this node is to be of {cluster_id}")
         if first is not None and properties.cluster_id != first:
-            raise QuorumError(
-                f"{path} belongs to cluster {properties.cluster_id}, another log dir to {first}"
-            )
+            raise QuorumError(f"{path} belongs to cluster {properties.cluster_id}, another log dir to {first}")
         first = properties.cluster_id
     if found[layout.metadata_log_dir] is None:
         raise QuorumError(

@@ -1,4 +1,5 @@
-"""The metadata log of a cluster, replicated by consensus: written by the leader, committed by a majority, applied by all.
+"""The metadata log of a cluster, replicated by consensus: written by the leader, committed by a majority, applied by
+all.
 
 Group commit: appends that arrive while a sync runs are synced together by the next one. A record is committed, and
 `image` has it, once a majority of the voters has it on disk; with one voter, once this node has. The leader's `tip` has
@@ -29,7 +30,7 @@ from headrace.quorum.folder import Identity, Layout, read_bootstrap
 from headrace.quorum.leading import Pending, Tip, bootstrap, build_batch, is_new
 from headrace.quorum.loading import Applied, Loaded, apply_log, check_features
 from headrace.quorum.metadata_log import Damaged, encode_control_records
-from headrace.quorum.options import KraftOptions, raft_options
+from headrace.quorum.options import KraftOptions, raft_member
 from headrace.quorum.serving import QuorumFacts, Server, VoterFacts, facts_of
 from headrace.quorum.snapshots import Snapshot, SnapshotId, Voter
 from headrace.quorum.state import write_state
@@ -113,7 +114,8 @@ class KraftQuorum:
         )
         self._metadata_log.snapshots = self._keeper.snapshots
         node = RaftNode(
-            raft_options(identity, layout, options),
+            raft_member(identity, layout, is_controller=options.raft.is_controller),
+            options.raft,
             self._metadata_log,
             loaded.election,
             clock.monotonic_ms(),
@@ -191,14 +193,15 @@ class KraftQuorum:
         self._leadership_listeners.append(listener)
 
     async def caught_up(self) -> None:
-        """Until `image` has all that was committed when this node joined: what it shows before may be long out of date."""
+        """Until `image` has all that was committed when this node joined: what it shows before may be long out of
+        date."""
         await self._caught_up.wait()
         self._check_alive()
 
     # --- taking part --------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take part. A node that is the only voter leads when this returns; others learn who does by and by."""
+        """Take part. A node that is the only voter leads when this returns; others learn later who leads."""
         self._driver.start()
         if self._node.is_only_voter:
             await self._caught_up.wait()
@@ -258,7 +261,8 @@ class KraftQuorum:
             self._caught_up.set()
 
     def _start_leading(self) -> None:
-        """What the log holds beyond what is committed is part of every decision from here on, and ends unfinished work."""
+        """What the log holds beyond what is committed is part of every decision from here on, and ends unfinished
+        work."""
         loader = self._loader.copy()
         tip = self._tip = Tip(loader)
         start = self._applied_end
@@ -299,8 +303,8 @@ class KraftQuorum:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, records: Sequence[Record]) -> "asyncio.Future[int]":
-        """Write an atomic batch now, or several of too many records; the future has the first offset of the last one once all
-        are committed.
+        """Write an atomic batch now, or several of too many records; the future has the first offset of the last one
+        once all are committed.
 
         Raises KafkaError when a batch cannot be written: then nothing has changed but by those before it.
         """
@@ -325,7 +329,9 @@ class KraftQuorum:
                 raise
             # Without room nothing can be decided here, not even that this node's partitions are led elsewhere.
             self._cannot_lead(error)
-            raise KafkaError(Err.NOT_CONTROLLER, f"this node gives way to another controller: {error.message}") from error
+            raise KafkaError(
+                Err.NOT_CONTROLLER, f"this node is handing over to another controller: {error.message}"
+            ) from error
         self._driver.step(Appended())
         return done
 
@@ -381,12 +387,15 @@ class KraftQuorum:
 
     def append_control(self, effect: AppendControl) -> None:
         now_ms = self._clock.wall_ms()
-        batch = encode_control_records(effect.records, base_offset=self.log.end_offset, leader_epoch=effect.epoch, now_ms=now_ms)
+        batch = encode_control_records(
+            effect.records, base_offset=self.log.end_offset, leader_epoch=effect.epoch, now_ms=now_ms
+        )
         try:
             if self._tip is not None:
                 self._write(self._tip, batch, None, self._tip.loader, now_ms, None)
             else:
-                # The first record of this node's leadership: what follows in `_start_leading` replays the log, and this.
+                # The first record of this node's leadership: what follows in `_start_leading` replays the log, and
+                # this.
                 self._metadata_log.append(batch, read_header(batch, 0), now_ms)
                 self._start_sync()
         except (OSError, KafkaError) as error:
@@ -403,7 +412,11 @@ class KraftQuorum:
         except OSError as error:
             if self.log.failed is not None:
                 raise
-            logger.log(logging.WARNING if self._metadata_log.starved <= 1 else logging.DEBUG, "the metadata log cannot be written: %s", error)
+            logger.log(
+                logging.WARNING if self._metadata_log.starved <= 1 else logging.DEBUG,
+                "the metadata log cannot be written: %s",
+                error,
+            )
             self._driver.step(Rejected())
             self._start_sync()  # some of it may have been written, and the next fetch has to wait for that
         else:
@@ -442,9 +455,7 @@ class KraftQuorum:
         snapshot = SnapshotId(*effect.snapshot)
         chunk, folder = bytes(effect.chunk), self.log.path
         try:
-            await self._run_in_thread(
-                lambda: store_chunk(self._disk, folder, snapshot, effect.position, chunk)
-            )
+            await self._run_in_thread(lambda: store_chunk(self._disk, folder, snapshot, effect.position, chunk))
             if effect.last:
                 found, loader = await self._run_in_thread(lambda: finish(self._disk, folder, snapshot))
                 check_features(loader.image, found.kraft_version, folder)
@@ -469,9 +480,7 @@ class KraftQuorum:
 
     async def _save(self, election: Election) -> None:
         kraft_version, voter_ids = self.kraft_version, self._metadata_log.voters.last.ids
-        await self._run_in_thread(
-            lambda: write_state(self._disk, self.log.path, election, kraft_version, voter_ids)
-        )
+        await self._run_in_thread(lambda: write_state(self._disk, self.log.path, election, kraft_version, voter_ids))
         self.saved_epoch = election.epoch
 
     # --- durable, committed, applied ----------------------------------------------------------------------------------
@@ -546,7 +555,8 @@ class KraftQuorum:
             await self._keeper.maintain(self.image, *self._voters_at(self.image))
 
     async def resign(self, timeout_s: float = 1.0) -> None:
-        """Give the others a chance to choose another leader before this node goes. Nothing to do where it does not lead."""
+        """Give the others a chance to choose another leader before this node goes. Nothing to do where it does not
+        lead."""
         if self._node.leader is None or self._node.is_only_voter or self.failed is not None:
             return
         self._new_leader.clear()
@@ -557,7 +567,8 @@ class KraftQuorum:
             logger.info("no other node took over the metadata quorum in %g s", timeout_s)
 
     async def close(self) -> None:
-        """Commit what is written, as far as this node alone can, and let go of the files. Appends are refused from here on."""
+        """Commit what is written, as far as this node alone can, and let go of the files. Appends are refused from here
+        on."""
         await self.resign()
         self._closed = True
         while self._syncing is not None:

@@ -1,5 +1,5 @@
-"""What only the leader of the metadata log has: batches that are written and not yet committed, the state behind the last
-of them, and the records with which it begins."""
+"""What only the leader of the metadata log has: batches that are written and not yet committed, the state behind the
+last of them, and the records with which it begins."""
 
 import asyncio
 from collections import deque
@@ -68,7 +68,7 @@ class Tip:
             done = self._pending.popleft().done
             if done is not None and not done.done():
                 done.set_exception(refusal)
-                done.exception()  # whoever waits gets it; that nobody does is no error of its own
+                done.exception()  # a waiter gets it; that there may be none is no error of its own
 
 
 def build_batch(records: Sequence[Record], base_offset: int, epoch: int, now_ms: int) -> bytes:

@@ -1,7 +1,7 @@
 """From the metadata log's folder to an image: the latest snapshot, then the log behind it. Refuses rather than guesses.
 
-What a log says beyond its snapshot is not known to be committed until a leader says so. Only where this node is the one
-voter is all of it: then it is replayed at once. Who votes is read from all of it in any case.
+The part of the log beyond its snapshot is not known to be committed until a leader says so. Only if this node is the
+single voter is all of it committed, and replayed at once. The voters are read from all of it in any case.
 """
 
 import logging
@@ -28,8 +28,7 @@ from headrace.quorum.snapshots import (
     read_snapshot,
     remove_leftovers,
 )
-from headrace.quorum.state import FILE_NAME as STATE_FILE
-from headrace.quorum.state import read_state
+from headrace.quorum.state import FILE_NAME as STATE_FILE, read_state
 from headrace.raft.types import Election, ReplicaKey
 from headrace.raft.voters import History, VoterSet
 from headrace.records.layout import BatchHeader, iter_headers
@@ -71,7 +70,8 @@ def load(
     is_controller: bool = True,
     mark: Mark = NO_MARK,
 ) -> Loaded:
-    """Blocking. `static_voters` are the configuration's, for a cluster of kraft.version 0. `mark` is what must be there."""
+    """Blocking. `static_voters` are the configuration's, for a cluster of kraft.version 0. `mark` is what must be
+    there."""
     snapshots = list_snapshots(disk, folder) if disk.exists(folder) else []
     start = snapshots[-1].end_offset if snapshots else 0
     begin = check_log(disk, folder, covered=start, committed=mark.end_offset if is_controller else 0)
@@ -124,12 +124,15 @@ def _read_election(disk: Disk, folder: str) -> Election | DamagedMetadata:
 def _check_election(found: Election | DamagedMetadata, latest: int, path: str, *, votes: bool) -> Election:
     """An election as it was last saved. A file that is gone, or from before `latest`, has forgotten votes.
 
-    A voter that has forgotten its vote could give it twice, and two nodes would lead. A node that votes with nobody else does no harm.
+    A voter that has forgotten its vote could give it twice, and two nodes would lead. A node that votes with nobody
+    else does no harm.
     """
     if not isinstance(found, DamagedMetadata):
         if found.epoch >= latest:
             return found
-        found = DamagedMetadata(f"{path} is missing or from an older copy: it knows of epoch {found.epoch}, the log of {latest}")
+        found = DamagedMetadata(
+            f"{path} is missing or from an older copy: it knows of epoch {found.epoch}, the log of {latest}"
+        )
     if votes:
         raise found
     logger.warning("%s; nobody else votes, going on in epoch %d", found.args[0], max(latest, 0))
@@ -176,9 +179,7 @@ def _check_range(log: Log, folder: str, start: int) -> None:
             f"{folder} begins at offset {log.log_start_offset}, and no snapshot holds what came before"
         )
     if log.recovery.holes:
-        raise DamagedMetadata(
-            f"{folder} lacks {log.recovery.holes[0].path}, which was set aside as damaged"
-        )
+        raise DamagedMetadata(f"{folder} lacks {log.recovery.holes[0].path}, which was set aside as damaged")
 
 
 def _with_control_records(
@@ -203,9 +204,7 @@ def _with_control_records(
             try:
                 found.note_control(view, pos, header)
             except (KafkaError, ProtocolError) as error:
-                raise DamagedMetadata(
-                    f"{folder} cannot be replayed at offset {header.base_offset}: {error}"
-                ) from None
+                raise DamagedMetadata(f"{folder} cannot be replayed at offset {header.base_offset}: {error}") from None
     return found
 
 

@@ -1,8 +1,8 @@
 """`.headrace_metadata`: how far this node's metadata is known to have come, kept beside the folder that holds it.
 
-A log whose end was cut off, an older copy of it and an emptied folder all look like a log that never got further. With
-this mark they are told apart: what is below it was committed, and on this disk. Kafka passes over the name. It is written
-up to a second late, so it never vouches for more than there is.
+A log whose end was cut off, an older copy of it and an emptied folder all look like a log that never got further. This
+mark tells them apart: what is below it was committed, and was on this disk. Kafka ignores the file. It is
+written up to a second late, so it never vouches for more than there is.
 """
 
 import asyncio
@@ -36,17 +36,28 @@ def encode_mark(mark: Mark, directory_id: bytes) -> bytes:
 
 
 def read_mark(disk: Disk, log_dir: str, directory_id: bytes) -> Mark:
-    """The last mark of this directory. A damaged one vouches for nothing, and one of a directory that was here before, too."""
+    """The last mark of this directory. A damaged one vouches for nothing, and one of a directory that was here before,
+    too."""
     path = f"{log_dir}/{FILE_NAME}"
     try:
-        text, _, crc = disk.read_bytes(path).decode("ascii", "replace").strip().rpartition(" ")
+        directory, mark = decode_mark(disk.read_bytes(path))
     except FileNotFoundError:
         return Mark()
-    if not crc.isdigit() or int(crc) != crc32c(text.encode()):
-        logger.warning("%s is damaged, going on without it", path)
+    except ValueError as error:
+        logger.warning("%s is damaged (%s), going on without it", path, error)
         return Mark()
-    title, _, rest = text.partition(f" {encode_uuid(directory_id)} ")
-    return Mark(*map(int, rest.split())) if title == _TITLE else Mark()
+    return mark if directory == encode_uuid(directory_id) else Mark()
+
+
+def decode_mark(data: bytes) -> tuple[str, Mark]:
+    """The directory's id, as it is written, and the mark. Raises ValueError."""
+    text, _, crc = data.decode("ascii", "replace").strip().rpartition(" ")
+    if not crc.isdigit() or int(crc) != crc32c(text.encode()):
+        raise ValueError("its checksum is wrong")
+    title, directory, *numbers = text.rsplit(" ", 3)
+    if title != _TITLE:
+        raise ValueError(f"{title!r} is no version that is known here")
+    return directory, Mark(*map(int, numbers))
 
 
 class Marker:

@@ -1,4 +1,5 @@
-"""The metadata log as the quorum's rules see it: a `storage.Log`, the snapshots beside it, and what its control records say."""
+"""The metadata log as the quorum's rules see it: a `storage.Log`, the snapshots beside it, and what its control records
+say."""
 
 from contextlib import suppress
 from typing import Any
@@ -38,7 +39,7 @@ class MetadataLog:
         self.voters = voters
         self.kraft_versions = kraft_versions
         self.snapshots = snapshots
-        """On disk, oldest first; whoever makes and deletes them keeps this list."""
+        """On disk, oldest first; the code that makes and deletes them keeps this list."""
         self._disk = disk
 
     # --- what the rules read ------------------------------------------------------------------------------------------
@@ -169,7 +170,8 @@ class MetadataLog:
             self.voters.restart(snapshot.end_offset - 1, voters)
         else:
             self.voters.truncate_from(0)
-        # The log begins with its oldest snapshot: who leads with an older one would not know whom it may go on sending to.
+        # The log begins with its oldest snapshot: who leads with an older one would not know whom it may go on sending
+        # to.
         old, self.snapshots[:] = self.snapshots[:], [snapshot]
         for gone in old:
             with suppress(OSError):  # the next start removes it

@@ -33,9 +33,9 @@ def open_quorum(
     config = LogConfig(segment_bytes=options.segment_bytes, segment_ms=options.segment_ms, retention_ms=-1)
     key = ReplicaKey(identity.node_id, identity.directory_ids[layout.metadata_log_dir])
     mark = read_mark(disk, layout.metadata_log_dir, key.directory_id)
-    loaded = load(disk, folder, config, options.static_voters, clock.wall_ms(), key, options.is_controller, mark)
+    loaded = load(disk, folder, config, options.static_voters, clock.wall_ms(), key, options.raft.is_controller, mark)
     try:
-        check_voters(loaded.log.voters.last, key, layout, options)
+        check_voters(loaded.log.voters.last, key, layout, options.raft)
     except QuorumError:
         loaded.log.log.abandon()
         raise

@@ -1,4 +1,5 @@
-"""The quorum's requests from other nodes, and what DescribeQuorum tells: bytes and records are added here to what the node decides."""
+"""The quorum's requests from other nodes, and what DescribeQuorum tells: bytes and records are added here to what the
+node decides."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -56,12 +57,9 @@ def facts_of(node: RaftNode, clock: Clock) -> QuorumFacts:
         return VoterFacts(node_id, directory_id, progress.end_offset, endpoints, *seen)
 
     voters = tuple(
-        facts(leader.voters.get(voter.id) if leader else None, voter.id, voter.directory_id)
-        for voter in node.voters
+        facts(leader.voters.get(voter.id) if leader else None, voter.id, voter.directory_id) for voter in node.voters
     )
-    observers = tuple(
-        facts(progress, *progress.key) for progress in (leader.live_observers(now_ms) if leader else ())
-    )
+    observers = tuple(facts(progress, *progress.key) for progress in (leader.live_observers(now_ms) if leader else ()))
     # A leader's own epoch has to commit something first: before, it does not know what is committed.
     high_watermark = leader.high_watermark if leader is not None else node.high_watermark
     return QuorumFacts(node.leader_id, node.epoch, high_watermark, voters, observers)
@@ -88,7 +86,7 @@ class Server:
         self._waiting: set[asyncio.Future[Reply]] = set()
 
     def drop(self) -> None:
-        """Whoever still waits is told that this node takes no part any more."""
+        """Tell peers that still wait that this node no longer takes part."""
         for token in list(self._waiting):
             token.cancel()
 
@@ -107,7 +105,7 @@ class Server:
             reply = reply._replace(records=self._read(reply.read_from, asked_bytes))
         elif isinstance(reply, SnapshotReply) and reply.snapshot is not None:
             reply = await self._with_chunk(reply, message.max_bytes)
-        return encode_reply(key, reply, version, self._driver.node.options.listener)
+        return encode_reply(key, reply, version, self._driver.node.listener)
 
     async def decide(self, event: Callable[["asyncio.Future[Reply]"], Event]) -> Reply | None:
         """What the node says to an event that wants an answer.
@@ -126,7 +124,8 @@ class Server:
         return None if token.cancelled() else token.result()
 
     def _read(self, offset: int, bytes_max: int) -> bytes:
-        """Whole batches and perhaps a piece of one, as in any Fetch. Also what is not committed: that is how it gets there."""
+        """Whole batches and perhaps a piece of one, as in any Fetch. Also what is not committed: that is how it gets
+        there."""
         with suppress(KafkaError):
             piece = self._log.log.read(offset, max(0, min(bytes_max, FETCH_BYTES_MAX)), self._log.end_offset)
             if piece is not None:
@@ -141,9 +140,7 @@ class Server:
         snapshot, folder, position = SnapshotId(*reply.snapshot), self._log.log.path, reply.position
         size = max(1, min(bytes_max, FETCH_BYTES_MAX))
         try:
-            chunk = await self._run_in_thread(
-                lambda: read_chunk(self._disk, folder, snapshot, position, size)
-            )
+            chunk = await self._run_in_thread(lambda: read_chunk(self._disk, folder, snapshot, position, size))
         except FileNotFoundError:
             return SnapshotReply(Err.SNAPSHOT_NOT_FOUND, reply.leadership)
         return reply._replace(chunk=chunk)

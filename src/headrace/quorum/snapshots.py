@@ -108,9 +108,7 @@ def encode_snapshot(
     header = m.SnapshotHeaderRecord(version=0, last_contained_log_timestamp=timestamp_ms)
     opening: list[tuple[ControlType, object]] = [(ControlType.SNAPSHOT_HEADER, header)]
     if kraft_version > 0 and voters is not None:
-        opening.append(
-            (ControlType.KRAFT_VERSION, m.KRaftVersionRecord(version=0, k_raft_version=kraft_version))
-        )
+        opening.append((ControlType.KRAFT_VERSION, m.KRaftVersionRecord(version=0, k_raft_version=kraft_version)))
         opening.append((ControlType.KRAFT_VOTERS, voters_record(voters)))
     yield encode_control(opening, timestamp=now_ms, base_offset=0, leader_epoch=epoch)
     offset = len(opening)
@@ -171,7 +169,8 @@ def decode_snapshot(snapshot_id: SnapshotId, data: bytes, path: str) -> Snapshot
         header = batch.header
         if header.base_offset != next_offset or header.leader_epoch != snapshot_id.epoch:
             # Both stand outside the batch's CRC.
-            raise DamagedMetadata(f"{path} is damaged: a batch with offset {header.base_offset} where {next_offset} comes next"
+            raise DamagedMetadata(
+                f"{path} is damaged: a batch with offset {header.base_offset} where {next_offset} comes next"
             )
         next_offset = header.last_offset + 1
         for kind, message in batch.control:

@@ -46,9 +46,7 @@ def decode_state(data: bytes, path: str) -> Election:
             raise QuorumError(f"{path} has version {version}; this version reads 0 and 1")
         directory = fields.get("votedDirectoryId")
         voted = ReplicaKey(int(fields["votedId"]), decode_uuid(directory) if directory else NO_DIRECTORY)
-        return Election(
-            int(fields["leaderEpoch"]), int(fields["leaderId"]), voted if voted.id != NOBODY else None
-        )
+        return Election(int(fields["leaderEpoch"]), int(fields["leaderId"]), voted if voted.id != NOBODY else None)
     except (ValueError, TypeError, KeyError, CorruptCheckpoint) as error:
         raise DamagedMetadata(f"{path} is damaged: {error}") from None
 

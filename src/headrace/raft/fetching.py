@@ -1,4 +1,5 @@
-"""Replication by Fetch: the leader's side that answers, the follower's side that asks, and snapshots for those too far behind."""
+"""Replication by Fetch: the leader's side that answers, the follower's side that asks, and snapshots for those too far
+behind."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -108,9 +109,7 @@ def _not_of_this_log(node: "RaftNode", request: Fetch) -> FetchReply | None:
     if log.start_offset == 0 and offset == 0 and epoch == 0:
         return None
     if earliest is not None and (
-        offset < log.start_offset
-        or (offset == log.start_offset and epoch != earliest.epoch)
-        or epoch < earliest.epoch
+        offset < log.start_offset or (offset == log.start_offset and epoch != earliest.epoch) or epoch < earliest.epoch
     ):
         return behind()
     end = log.end_of_epoch(epoch)
@@ -213,7 +212,7 @@ def poll(node: "RaftNode", now_ms: int) -> None:
 def _anybody(node: "RaftNode") -> Address | None:
     known = [node.address_of(voter, ()) for voter in node.other_voters()]
     servers = [address for address in [*known, *node.options.bootstrap_servers] if address is not None]
-    own = {(host, port) for _, host, port in node.options.endpoints}
+    own = {(host, port) for _, host, port in node.endpoints}
     servers = [address for address in dict.fromkeys(servers) if address not in own]
     if not servers:
         return None
@@ -334,9 +333,7 @@ def _back_off(node: "RaftNode", now_ms: int) -> None:
     fetcher.at_ms = now_ms + min(node.options.retry_backoff_ms << shift, BACKOFF_MS_MAX)
 
 
-def request_failed(
-    node: "RaftNode", to: int, request: Fetch | FetchSnapshot, refused: bool, now_ms: int
-) -> None:
+def request_failed(node: "RaftNode", to: int, request: Fetch | FetchSnapshot, refused: bool, now_ms: int) -> None:
     fetcher = node.fetcher
     if fetcher.in_flight is not request:
         return

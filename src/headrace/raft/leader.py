@@ -68,9 +68,7 @@ class Change:
 class Leader:
     """State of the leader of one epoch."""
 
-    def __init__(
-        self, own_id: int, epoch_start: int, voters: VoterSet, fetch_timeout_ms: int, now_ms: int
-    ) -> None:
+    def __init__(self, own_id: int, epoch_start: int, voters: VoterSet, fetch_timeout_ms: int, now_ms: int) -> None:
         self.own_id = own_id
         self.epoch_start = epoch_start
         self.high_watermark = -1

@@ -1,4 +1,5 @@
-"""Changing who has a vote (KIP-853): one change at a time, in force as soon as it is written, done when it is committed."""
+"""Changing who has a vote (KIP-853): one change at a time, in force as soon as it is written, done when it is
+committed."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +58,8 @@ def add_voter(node: "RaftNode", token: Any, request: AddVoter, now_ms: int) -> N
         _answer(node, token, Err.NOT_LEADER_OR_FOLLOWER)
     elif voter.id < 0 or voter.directory_id == NO_DIRECTORY:
         _answer(node, token, Err.INVALID_REQUEST, "a voter needs an id and a directory id")
-    elif voter.address(node.options.listener) is None:
-        _answer(node, token, Err.INVALID_REQUEST, f"the voter has no endpoint for {node.options.listener}")
+    elif voter.address(node.listener) is None:
+        _answer(node, token, Err.INVALID_REQUEST, f"the voter has no endpoint for {node.listener}")
     elif refusal := _refusal(node, state):
         _answer(node, token, *refusal)
     elif node.voters.get(voter.id) is not None:
@@ -119,7 +120,7 @@ def update_voter(node: "RaftNode", token: Any, request: UpdateVoter, now_ms: int
     assert state is not None
     key = ReplicaKey(voter.id, voter.directory_id)
     named = voter.id >= 0 and voter.directory_id != NO_DIRECTORY
-    if not named or not 0 <= low <= high or voter.address(node.options.listener) is None:
+    if not named or not 0 <= low <= high or voter.address(node.listener) is None:
         _answer(node, token, Err.INVALID_REQUEST)
     elif node.log.kraft_versions.last == 0:
         # The configuration says where voters are, so there is nothing to write yet; `upgrade` will.
@@ -139,8 +140,8 @@ def update_voter(node: "RaftNode", token: Any, request: UpdateVoter, now_ms: int
 
 
 def upgrade(node: "RaftNode", token: Any, version: int, validate_only: bool, now_ms: int) -> None:
-    """The voters move from the configuration into the log, with the disks that they have told of: from then on a lost disk
-    is a lost vote, and voters can be exchanged."""
+    """The voters move from the configuration into the log, with the disks that they have told of: from then on a lost
+    disk is a lost vote, and voters can be replaced."""
     state, current = node.leader, node.log.kraft_versions.last
     if state is None:
         _answer(node, token, Err.NOT_LEADER_OR_FOLLOWER)
@@ -151,12 +152,16 @@ def upgrade(node: "RaftNode", token: Any, version: int, validate_only: bool, now
     elif state.change is not None or state.high_watermark < 0:
         _answer(node, token, Err.REQUEST_TIMED_OUT, "the leader is not ready for it yet")
     else:
-        own = Voter(node.key.id, node.key.directory_id, node.options.endpoints, node.options.kraft_versions)
+        own = Voter(node.key.id, node.key.directory_id, node.endpoints, node.options.kraft_versions)
         voters = VoterSet(voter for voter in state.told.with_voter(own) if node.voters.get(voter.id) is not None)
         silent = [str(voter) for voter in node.voters.ids if voters.get(voter) is None]
-        unable = [str(voter.id) for voter in voters if not voter.kraft_versions[0] <= version <= voter.kraft_versions[1]]
+        unable = [
+            str(voter.id) for voter in voters if not voter.kraft_versions[0] <= version <= voter.kraft_versions[1]
+        ]
         if silent or unable:
-            who, why = (silent, "have not told of their disks yet") if silent else (unable, f"do not know version {version}")
+            who, why = (
+                (silent, "have not told of their disks yet") if silent else (unable, f"do not know version {version}")
+            )
             message = f"kraft.version cannot be {version}: controllers {', '.join(who)} {why}"
             _answer(node, token, Err.INVALID_UPDATE_VERSION, message)
         elif validate_only:
@@ -208,9 +213,9 @@ def poll_follower(node: "RaftNode", state: Follower, now_ms: int) -> None:
     options = node.options
     is_static = node.log.kraft_versions.last == 0
     state.voters_at_ms = now_ms + options.fetch_timeout_ms * (STATIC_TURNS if is_static else 1)
-    if not options.is_controller or not options.endpoints:
+    if not options.is_controller or not node.endpoints:
         return
-    own = Voter(node.key.id, node.key.directory_id, options.endpoints, options.kraft_versions)
+    own = Voter(node.key.id, node.key.directory_id, node.endpoints, options.kraft_versions)
     known = node.voters.get(node.key.id)
     address = node.address_of(state.leader_id, state.endpoints)
     if node.voters.has(node.key):

@@ -106,7 +106,7 @@ class FetchReply(NamedTuple):
     diverging: OffsetEpoch | None = None
     snapshot: OffsetEpoch | None = None
     read_from: int | None = None
-    """Where the records of the answer begin: whoever sends it reads them from the log."""
+    """Where the records of the answer begin: its sender reads them from the log."""
     records: Any = None
     """On the receiving side."""
 
@@ -206,7 +206,21 @@ class Probed(NamedTuple):
     kraft_versions: tuple[int, int] | None
 
 
-Event = Received | Answered | Failed | Persisted | Durable | Stored | Appended | Rejected | Unwritten | PeerGone | Resign | Upgrade | Probed
+Event = (
+    Received
+    | Answered
+    | Failed
+    | Persisted
+    | Durable
+    | Stored
+    | Appended
+    | Rejected
+    | Unwritten
+    | PeerGone
+    | Resign
+    | Upgrade
+    | Probed
+)
 
 
 # --- effects, to be executed in order ---------------------------------------------------------------------------------

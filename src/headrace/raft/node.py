@@ -59,6 +59,7 @@ from headrace.raft.types import (
     Endpoints,
     OffsetEpoch,
     RaftLog,
+    RaftMember,
     RaftOptions,
     ReplicaKey,
 )
@@ -73,10 +74,11 @@ State = Unattached | Follower | Nominee | Leader | Resigned
 
 
 class RaftNode:
-    """See the module. `log` is read here and changed only by whoever executes the effects."""
+    """See the module. `log` is read here, and changed only by the driver that executes the effects."""
 
     def __init__(
         self,
+        member: RaftMember,
         options: RaftOptions,
         log: RaftLog,
         election: Election,
@@ -84,7 +86,9 @@ class RaftNode:
         randrange: Callable[[int], int],
     ) -> None:
         self.options = options
-        self.key = options.key
+        self.key = member.key
+        self.endpoints = member.endpoints
+        self.listener = member.listener
         self.log = log
         self.election = election
         self.randrange = randrange
@@ -92,7 +96,8 @@ class RaftNode:
         self.high_watermark = snapshot.offset if snapshot is not None else 0
         """Below it everything is committed: it never goes back, whoever leads."""
         self.leader_gone = False
-        """The leader's process is known to be dead, or it has said that it resigns: nobody need wait for its silence."""
+        """The leader's process is known to be dead, or it has said that it resigns: nobody need wait for its
+        silence."""
         self.elections_lost = 0
         self.fetcher = fetching.Fetcher()
         self.state: State = Unattached(now_ms)
@@ -105,7 +110,7 @@ class RaftNode:
         self._begin(now_ms)
 
     def _begin(self, now_ms: int) -> None:
-        """Where the last life ended. Nothing is forgotten that was promised in it."""
+        """Where the last run ended. Nothing that it promised is forgotten."""
         leader_id = self.election.leader_id
         if leader_id == self.key.id:
             # It may have told nobody that it stops, so others may still count on it.
@@ -152,7 +157,7 @@ class RaftNode:
     @property
     def leader_endpoints(self) -> Endpoints:
         if isinstance(self.state, Leader):
-            return self.options.endpoints
+            return self.endpoints
         if isinstance(self.state, Follower | Nominee) and self.state.endpoints:
             return self.state.endpoints
         return self.endpoints_of(self.leader_id)
@@ -173,7 +178,7 @@ class RaftNode:
         return voter.endpoints if voter is not None else ()
 
     def address_of(self, node_id: int, endpoints: Endpoints) -> Address | None:
-        return Voter(node_id, bytes(16), endpoints or self.endpoints_of(node_id)).address(self.options.listener)
+        return Voter(node_id, bytes(16), endpoints or self.endpoints_of(node_id)).address(self.listener)
 
     def knows_me_as(self, voter: ReplicaKey | None) -> bool:
         """Whether a request is meant for this node on this disk."""
@@ -367,7 +372,7 @@ class RaftNode:
             membership.abandon(self, state)
 
     def give_vote(self, candidate: ReplicaKey, now_ms: int) -> None:
-        """One per epoch. Whoever has given it away waits for the outcome."""
+        """One per epoch. A node that has given its vote away waits for the outcome."""
         assert self.election.voted is None or self.election.voted.matches(candidate)
         if self.election.voted is None:
             self._keep(self.election._replace(voted=candidate))
@@ -440,7 +445,7 @@ class RaftNode:
         own = self.voters.get(self.key.id)
         if kraft_version == 0 or own is None:
             return ()
-        now = Voter(own.id, own.directory_id, self.options.endpoints or own.endpoints, self.options.kraft_versions)
+        now = Voter(own.id, own.directory_id, self.endpoints or own.endpoints, self.options.kraft_versions)
         if now == own and self.log.voters.last_offset >= 0:
             return ()
         return (kraft_version, self.voters.with_voter(now))
@@ -458,7 +463,7 @@ class RaftNode:
             self.become_resigned(now_ms)
             return
         if state.needs_others and state.check_deadline_ms <= now_ms:
-            # Others may have another leader by now: whoever waits for this one should look for it.
+            # Others may have another leader by now: requests that wait for this one should look for it.
             self.become_resigned(now_ms)
             return
         if self.high_watermark > state.epoch_start and not membership.has_own_vote(self, state):

@@ -5,7 +5,8 @@ from headrace.raft.voters import VoterSet
 
 
 class Unattached:
-    """Knows no leader, or has lost the one it knew. May have voted. An observer looks for the leader; so does a voter."""
+    """Knows no leader, or has lost the one it knew. May have voted. An observer looks for the leader; so does a
+    voter."""
 
     __slots__ = ("deadline_ms",)
 
@@ -34,7 +35,8 @@ class Follower:
 
 
 class Nominee:
-    """Asks for votes. Prospective while `pre_vote`: it would like to know whether it could win before it disturbs anybody."""
+    """Asks for votes. Prospective while `pre_vote`: it would like to know whether it could win before it disturbs
+    anybody."""
 
     __slots__ = (
         "deadline_ms", "endpoints", "gone", "granted", "in_flight", "leader_id", "lost", "next_ask_ms", "pre_vote",
@@ -83,9 +85,7 @@ class Resigned:
 
     __slots__ = ("deadline_ms", "in_flight", "next_ask_ms", "successors")
 
-    def __init__(
-        self, others: list[int], successors: tuple[ReplicaKey, ...], deadline_ms: int, now_ms: int
-    ) -> None:
+    def __init__(self, others: list[int], successors: tuple[ReplicaKey, ...], deadline_ms: int, now_ms: int) -> None:
         self.successors = successors
         self.deadline_ms = deadline_ms
         self.next_ask_ms = dict.fromkeys(others, now_ms)

@@ -1,4 +1,5 @@
-"""The words of the quorum: replicas, places in the log, the state that survives a crash, and what the rules read of a log."""
+"""The words of the quorum: replicas, places in the log, the state that survives a crash, and what the rules read of a
+log."""
 
 from typing import NamedTuple, Protocol
 
@@ -49,16 +50,23 @@ class Election(NamedTuple):
     voted: ReplicaKey | None = None
 
 
-class RaftOptions(NamedTuple):
-    """controller.quorum.*, and who this node is."""
+class RaftMember(NamedTuple):
+    """Who this node is."""
 
     key: ReplicaKey
     endpoints: Endpoints = ()
     """Of this node as a controller; empty for one that only follows."""
     listener: str = "CONTROLLER"
     """By which of a voter's endpoints to reach it."""
+
+
+class RaftOptions(NamedTuple):
+    """controller.quorum.*, and whether this node is a controller at all."""
+
     is_controller: bool = True
+    """False for a node that only follows: it never votes, whatever the voters say."""
     bootstrap_servers: tuple[Address, ...] = ()
+    """Where to ask who leads, while no voters are known or none of them answers."""
     election_timeout_ms: int = 1000
     fetch_timeout_ms: int = 2000
     election_backoff_ms_max: int = 1000
@@ -68,6 +76,7 @@ class RaftOptions(NamedTuple):
     first_election_ms: int = 100
     """A voter that starts asks for pre-votes about this soon: they disturb nobody, and a new cluster need not wait."""
     auto_join: bool = False
+    """A controller without a vote asks for one."""
     kraft_versions: tuple[int, int] = (0, 1)
 
 

@@ -112,11 +112,6 @@ class History(Generic[T]):
         while len(self._entries) > 1 and self._entries[-1][0] >= offset:
             self._entries.pop()
 
-    def forget_before(self, offset: int) -> None:
-        """Keep what was in force at `offset`, and all that followed."""
-        while len(self._entries) > 1 and self._entries[1][0] < offset:
-            del self._entries[0]
-
     def restart(self, offset: int, value: T) -> None:
         """A snapshot says so, and nothing that was known before counts."""
         self._entries = [(offset, value)]

@@ -118,12 +118,7 @@ def _ask(node: "RaftNode", state: Nominee, now_ms: int) -> None:
 def persisted(node: "RaftNode", election: Election, now_ms: int) -> None:
     """The own vote is given like any other: it counts once it cannot be forgotten."""
     state = node.state
-    if (
-        isinstance(state, Nominee)
-        and not state.pre_vote
-        and election == node.election
-        and election.voted == node.key
-    ):
+    if isinstance(state, Nominee) and not state.pre_vote and election == node.election and election.voted == node.key:
         state.granted.add(node.key.id)
 
 
@@ -175,7 +170,7 @@ def announce(node: "RaftNode", state: Leader, now_ms: int) -> None:
         assert voter is not None
         state.begin_at_ms[voter_id] = now_ms + interval_ms
         key = ReplicaKey(voter_id, voter.directory_id)
-        if node.send(voter_id, BeginEpoch(node.epoch, node.key.id, node.options.endpoints, key)):
+        if node.send(voter_id, BeginEpoch(node.epoch, node.key.id, node.endpoints, key)):
             state.begin_in_flight.add(voter_id)
 
 
@@ -219,7 +214,7 @@ def poll_resigned(node: "RaftNode", state: Resigned, now_ms: int) -> None:
     for voter_id, due_ms in state.next_ask_ms.items():
         if due_ms <= now_ms and voter_id not in state.in_flight:
             state.next_ask_ms[voter_id] = now_ms + ASK_AGAIN_MS
-            request = EndEpoch(node.epoch, node.key.id, state.successors, node.options.endpoints)
+            request = EndEpoch(node.epoch, node.key.id, state.successors, node.endpoints)
             if node.send(voter_id, request):
                 state.in_flight.add(voter_id)
     if state.deadline_ms <= now_ms and not node.stopping:
@@ -229,9 +224,7 @@ def poll_resigned(node: "RaftNode", state: Resigned, now_ms: int) -> None:
             node.become_unattached(node.epoch + 1, now_ms, now_ms + 1)
 
 
-def epoch_answered(
-    node: "RaftNode", to: int, request: BeginEpoch | EndEpoch, reply: EpochReply, now_ms: int
-) -> None:
+def epoch_answered(node: "RaftNode", to: int, request: BeginEpoch | EndEpoch, reply: EpochReply, now_ms: int) -> None:
     state = node.state
     if isinstance(state, Leader) and isinstance(request, BeginEpoch):
         state.begin_in_flight.discard(to)

@@ -137,8 +137,7 @@ def _end(request: EndEpoch, cluster_id: str) -> m.EndQuorumEpochRequest:
         leader_epoch=request.epoch,
         preferred_successors=[key.id for key in request.successors],
         preferred_candidates=[
-            kind.ReplicaInfo(candidate_id=key.id, candidate_directory_id=key.directory_id)
-            for key in request.successors
+            kind.ReplicaInfo(candidate_id=key.id, candidate_directory_id=key.directory_id) for key in request.successors
         ],
     )
     return kind(
@@ -320,7 +319,7 @@ def encode_reply(key: ApiKey, reply: Reply, version: int, listener: str) -> Any:
             )
             answer = kind(topics=[kind.TopicData(topic_name=TOPIC, partitions=[partition])])
             return _with_endpoint(answer, kind, said, listener, version >= 1)
-        case (ApiKey.BEGIN_QUORUM_EPOCH | ApiKey.END_QUORUM_EPOCH), EpochReply():
+        case ((ApiKey.BEGIN_QUORUM_EPOCH | ApiKey.END_QUORUM_EPOCH), EpochReply()):
             begins = key is ApiKey.BEGIN_QUORUM_EPOCH
             kind = m.BeginQuorumEpochResponse if begins else m.EndQuorumEpochResponse
             partition = kind.PartitionData(
@@ -358,13 +357,9 @@ def _encode_fetch(reply: FetchReply, version: int, listener: str) -> m.FetchResp
         records=reply.records if reply.records is not None else b"",
     )
     if reply.diverging is not None:
-        partition.diverging_epoch = kind.EpochEndOffset(
-            epoch=reply.diverging.epoch, end_offset=reply.diverging.offset
-        )
+        partition.diverging_epoch = kind.EpochEndOffset(epoch=reply.diverging.epoch, end_offset=reply.diverging.offset)
     if reply.snapshot is not None:
-        partition.snapshot_id = kind.SnapshotId(
-            end_offset=reply.snapshot.offset, epoch=reply.snapshot.epoch
-        )
+        partition.snapshot_id = kind.SnapshotId(end_offset=reply.snapshot.offset, epoch=reply.snapshot.epoch)
     topic = kind.FetchableTopicResponse(topic=TOPIC, topic_id=TOPIC_ID, partitions=[partition])
     answer: m.FetchResponse = _with_endpoint(kind(responses=[topic]), kind, said, listener, version >= 17)
     return answer
@@ -445,9 +440,7 @@ def _decode_fetched(message: m.FetchResponse, error: Err, listener: str) -> Fetc
         at.high_watermark,
         at.log_start_offset,
         OffsetEpoch(diverging.end_offset, diverging.epoch) if diverging.epoch >= 0 else None,
-        OffsetEpoch(snapshot.end_offset, snapshot.epoch)
-        if snapshot.epoch >= 0 and snapshot.end_offset >= 0
-        else None,
+        OffsetEpoch(snapshot.end_offset, snapshot.epoch) if snapshot.epoch >= 0 and snapshot.end_offset >= 0 else None,
         records=at.records,
     )
 

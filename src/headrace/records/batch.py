@@ -72,9 +72,7 @@ _unpack_header = HEADER.unpack_from
 _pack_place = _PLACE.pack_into
 
 
-def validate(
-    buf: Buffer, view: memoryview, start: int, end: int, log_append_time: bool = False
-) -> HeaderTuple:
+def validate(buf: Buffer, view: memoryview, start: int, end: int, log_append_time: bool = False) -> HeaderTuple:
     """Check a client's records for one partition, `buf[start:end]`; `view` is a view of the same buffer.
 
     Returns the header's fields in the order of `BatchHeader`; a piece of a batch behind it is to be left out, as Kafka
@@ -212,9 +210,7 @@ def _refuse(header: BatchHeader, buf: Buffer, view: memoryview, start: int, end:
     """Raise for what made `validate` stumble; return when Kafka would not mind it."""
     end = require_one_batch(buf, start, end)
     if header.base_offset != 0:
-        raise KafkaError(
-            Err.INVALID_RECORD, f"record batch with base offset {header.base_offset}; it must be 0"
-        )
+        raise KafkaError(Err.INVALID_RECORD, f"record batch with base offset {header.base_offset}; it must be 0")
     if header.length < LENGTH_MIN or crc32c(view[start + CRC_FROM : end]) != header.crc:
         raise KafkaError(Err.CORRUPT_MESSAGE, f"record batch does not match its CRC {header.crc}")
     _refuse_fields(header)

@@ -67,8 +67,12 @@ def encode_record(
     headers: Headers = _NO_HEADERS,
 ) -> bytes:
     """One record, its length in front."""
-    if not headers and key is not None and value is not None and len(key) + len(value) < _SHORT and (
-        0 <= timestamp_delta < _SHORT and offset_delta < _SHORT
+    if (
+        not headers
+        and key is not None
+        and value is not None
+        and len(key) + len(value) < _SHORT
+        and (0 <= timestamp_delta < _SHORT and offset_delta < _SHORT)
     ):
         # As most are: the calls would cost more than all the rest.
         table = _VARINTS
@@ -201,9 +205,7 @@ class BatchBuilder:
             attributes |= self._codec
             body = compress(self._codec, body, self._level)
         if max_timestamp is None:
-            max_timestamp = (
-                self._max_timestamp if self._log_append_time_ms is None else self._log_append_time_ms
-            )
+            max_timestamp = self._max_timestamp if self._log_append_time_ms is None else self._log_append_time_ms
         assert base_timestamp is not None
         return seal(
             body,

@@ -124,9 +124,7 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
         (length,) = _BLOCK_LENGTH.unpack_from(view, position)
         position += _BLOCK_LENGTH.size
         if length < 0 or length > end - position:
-            raise KafkaError(
-                Err.CORRUPT_MESSAGE, f"snappy: block of {length} bytes where {end - position} remain"
-            )
+            raise KafkaError(Err.CORRUPT_MESSAGE, f"snappy: block of {length} bytes where {end - position} remain")
         part = _decompress_block(view[position : position + length], limit_bytes)
         limit_bytes -= len(part)
         parts.append(part)
@@ -142,6 +140,4 @@ def _decompress_block(block: memoryview, limit_bytes: int) -> bytes:
 
 
 def _too_large(limit_bytes: int) -> KafkaError:
-    return KafkaError(
-        Err.CORRUPT_MESSAGE, f"compressed records hold more than the {limit_bytes} bytes allowed"
-    )
+    return KafkaError(Err.CORRUPT_MESSAGE, f"compressed records hold more than the {limit_bytes} bytes allowed")

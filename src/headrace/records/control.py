@@ -88,14 +88,10 @@ def decode_marker(buf: Buffer, pos: int, header: BatchHeader) -> Marker | None:
             return None
         value = record.value
         if value is None or len(value) < _END_TXN_VALUE.size:
-            raise KafkaError(
-                Err.CORRUPT_MESSAGE, f"transaction marker at offset {record.offset} without a value"
-            )
+            raise KafkaError(Err.CORRUPT_MESSAGE, f"transaction marker at offset {record.offset} without a value")
         version, coordinator_epoch = _END_TXN_VALUE.unpack_from(value)
         if version < 0:
-            raise KafkaError(
-                Err.CORRUPT_MESSAGE, f"transaction marker at offset {record.offset} of version {version}"
-            )
+            raise KafkaError(Err.CORRUPT_MESSAGE, f"transaction marker at offset {record.offset} of version {version}")
         return Marker(kind == ControlType.COMMIT, coordinator_epoch)
     return None
 
@@ -107,9 +103,7 @@ def control_type(record: Record) -> int:
         raise KafkaError(Err.CORRUPT_MESSAGE, f"control record at offset {record.offset} without a key")
     version, kind = _KEY.unpack_from(key)
     if version < 0:
-        raise KafkaError(
-            Err.CORRUPT_MESSAGE, f"control record at offset {record.offset} of version {version}"
-        )
+        raise KafkaError(Err.CORRUPT_MESSAGE, f"control record at offset {record.offset} of version {version}")
     return int(kind)
 
 

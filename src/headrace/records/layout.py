@@ -38,6 +38,7 @@ DELETE_HORIZON = 0x40
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
+PRODUCER_EPOCH_MAX = 0x7FFF
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 SEQUENCE_MAX = 0x7FFFFFFF
@@ -116,9 +117,7 @@ def read_header(buf: Buffer, pos: int = 0, end: int | None = None) -> BatchHeade
     if header.magic != 2:
         raise KafkaError(Err.CORRUPT_MESSAGE, f"record batch with magic {header.magic}, only 2 is kept")
     if header.length < LENGTH_MIN or header.length > end - pos - LOG_OVERHEAD:
-        raise KafkaError(
-            Err.CORRUPT_MESSAGE, f"record batch of length {header.length} where {end - pos} bytes remain"
-        )
+        raise KafkaError(Err.CORRUPT_MESSAGE, f"record batch of length {header.length} where {end - pos} bytes remain")
     return header
 
 
@@ -134,9 +133,7 @@ def iter_headers(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[
         if header.magic != 2:
             raise KafkaError(Err.CORRUPT_MESSAGE, f"record batch with magic {header.magic}, only 2 is kept")
         if header.length < LENGTH_MIN:
-            raise KafkaError(
-                Err.CORRUPT_MESSAGE, f"record batch of length {header.length}, shorter than its header"
-            )
+            raise KafkaError(Err.CORRUPT_MESSAGE, f"record batch of length {header.length}, shorter than its header")
         after = pos + header.length + LOG_OVERHEAD
         if after > end:
             return

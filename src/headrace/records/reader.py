@@ -38,9 +38,7 @@ def iter_records(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[
         yield from read_records(buf, at, header)
 
 
-def read_records(
-    buf: Buffer, pos: int, header: BatchHeader, limit_bytes: int = DECOMPRESSED_BYTES_MAX
-) -> list[Record]:
+def read_records(buf: Buffer, pos: int, header: BatchHeader, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
     """The records of the one batch that begins at `pos`."""
     base_offset, base_timestamp, max_timestamp = (
         header.base_offset,
@@ -109,9 +107,7 @@ def iter_raw(body: bytes, count: int) -> Iterator[RawRecord]:
         except IndexError:
             raise KafkaError(Err.INVALID_RECORD, "records end in mid-record") from None
         if pos != end:
-            raise KafkaError(
-                Err.INVALID_RECORD, f"record of {size} bytes whose fields end {end - pos} bytes off"
-            )
+            raise KafkaError(Err.INVALID_RECORD, f"record of {size} bytes whose fields end {end - pos} bytes off")
         if not -0x80000000 <= offset_delta <= 0x7FFFFFFF:
             raise KafkaError(Err.INVALID_RECORD, f"record with offset delta {offset_delta}")
         yield offset_delta, timestamp_delta, key, value, headers
@@ -204,9 +200,7 @@ def _read_bytes(body: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
         return None, pos
     after = pos + length
     if after > end:
-        raise KafkaError(
-            Err.INVALID_RECORD, f"field of {length} bytes where {end - pos} remain of its record"
-        )
+        raise KafkaError(Err.INVALID_RECORD, f"field of {length} bytes where {end - pos} remain of its record")
     return body[pos:after], after
 
 

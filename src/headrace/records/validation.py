@@ -62,13 +62,9 @@ def validate_records(
         raise KafkaError(Err.INVALID_RECORD, error.message) from error
     bounded = not log_append_time and (before_max_ms < UNBOUNDED_MS or after_max_ms < UNBOUNDED_MS)
     max_timestamp, min_timestamp, keyless = _walk(body, header)
-    out_of_bounds = bounded and (
-        max_timestamp > now_ms + after_max_ms or min_timestamp < now_ms - before_max_ms
-    )
+    out_of_bounds = bounded and (max_timestamp > now_ms + after_max_ms or min_timestamp < now_ms - before_max_ms)
     if (compacted and keyless) or out_of_bounds:
-        earliest, latest = (
-            (now_ms - before_max_ms, now_ms + after_max_ms) if bounded else (INT64_MIN, INT64_MAX)
-        )
+        earliest, latest = (now_ms - before_max_ms, now_ms + after_max_ms) if bounded else (INT64_MIN, INT64_MAX)
         _refuse(body, header, compacted, earliest, latest)
     return RecordsSummary(max_timestamp, body)
 
@@ -98,9 +94,7 @@ def _walk(body: bytes, header: BatchHeader) -> tuple[int, int, bool]:
             number = (number >> 1) ^ -(number & 1)
             end = pos + number
             if number < RECORD_BYTES_MIN - 1 or end > total:
-                raise KafkaError(
-                    Err.INVALID_RECORD, f"record {index} of {number} bytes where {total - pos} remain"
-                )
+                raise KafkaError(Err.INVALID_RECORD, f"record {index} of {number} bytes where {total - pos} remain")
             pos += 1  # attributes, which have no meaning yet
             number = body[pos]
             if number < 0x80:
@@ -113,9 +107,7 @@ def _walk(body: bytes, header: BatchHeader) -> tuple[int, int, bool]:
             else:
                 number, pos = read_varint(body, pos)
                 if number != index:
-                    raise KafkaError(
-                        Err.INVALID_RECORD, f"record {index} of the batch has offset delta {number}"
-                    )
+                    raise KafkaError(Err.INVALID_RECORD, f"record {index} of the batch has offset delta {number}")
             number = body[pos]
             if number < 0x80:
                 pos += 1
@@ -200,9 +192,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     max_timestamp: int
 
 
-def prepare(
-    view: memoryview, rules: Rules, now_ms: int, limit_bytes: int = DECOMPRESSED_BYTES_MAX
-) -> Prepared:
+def prepare(view: memoryview, rules: Rules, now_ms: int, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Prepared:
     """Walk every record of the batch that fills `view` and make it what the topic stores.
 
     Another codec needs new bytes; another time is written in place, header and CRC, as is a wrong maximum timestamp.

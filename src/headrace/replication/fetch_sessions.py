@@ -45,7 +45,13 @@ class Target:
     def at(self, offset: int) -> "Target":
         """The same is asked for, from another offset on."""
         return Target(
-            self.topic, self.index, offset, self.max_bytes, self.leader_epoch, self.last_fetched_epoch, self.log_start_offset
+            self.topic,
+            self.index,
+            offset,
+            self.max_bytes,
+            self.leader_epoch,
+            self.last_fetched_epoch,
+            self.log_start_offset,
         )
 
     def update(self, other: "Target") -> None:

@@ -4,9 +4,7 @@ Pure. By epochs only, and never to the high watermark, which lags behind what is
 """
 
 
-def cut_offset(
-    leader_epoch: int, leader_end: int, own_epoch: int, own_end: int, log_end: int
-) -> int:
+def cut_offset(leader_epoch: int, leader_end: int, own_epoch: int, own_end: int, log_end: int) -> int:
     """The first offset that the leader does not have, as far as can be told.
 
     `leader_epoch` is the latest that leader and follower may share, and ends there at `leader_end`; `own_epoch` is the

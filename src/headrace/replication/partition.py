@@ -1,4 +1,4 @@
-"""The leader's view of one partition: who is in sync, who may join or has to leave, and up to where all is committed.
+"""The leader's view of one partition: who is in sync, who may join or must leave, and what is committed.
 
 Pure: it is told how far each replica has come and says whether the high watermark moved. What counts as "come" is
 the caller's business (written, or fsynced); see `docs/architecture.md`, Durability. Times are monotonic milliseconds.
@@ -88,7 +88,7 @@ class LeaderState:
         self._configured_min_isr = min_isr
         self.followers: dict[int, Follower] = {}
         self.pending: Proposal | None = None
-        """Asked for, so perhaps true already. Whoever is in it counts: nothing is shown that one of them lacks."""
+        """Asked for, so perhaps in force already. Its members count: nothing is shown that one of them lacks."""
         self.isr: tuple[int, ...] = ()
         self.replicas: tuple[int, ...] = ()
         self.partition_epoch = NO_EPOCH
@@ -244,7 +244,8 @@ class LeaderState:
         return self._changed() if changed else False
 
     def propose(self, isr: Sequence[int]) -> Proposal:
-        """Ask the controller for another ISR. From now on whoever is in either counts."""
+        """Ask the controller for another ISR. From now on the members of both count: it may be in force before this
+        node hears of it. `broker/replicas/isr.py` has the race step by step."""
         assert self.pending is None and self.node_id in isr, (self.pending, isr)
         self.pending = Proposal(tuple(isr), self.partition_epoch)
         self._recount()
@@ -258,7 +259,8 @@ class LeaderState:
         return self._changed()
 
     def broker_epoch_of(self, replica: int) -> int:
-        """As the ISR names a follower to the controller, which refuses an incarnation that is no longer; -1: not known."""
+        """As the ISR names a follower to the controller, which refuses an incarnation that is no longer; -1: not
+        known."""
         follower = self.followers.get(replica)
         return follower.broker_epoch if follower is not None else NO_EPOCH
 

@@ -2,8 +2,9 @@
 
 Of each producer's batches only the last is kept, as in Kafka.
 
-The seal says which partition and offset the snapshot is of: a file that was exchanged for another one's would let duplicates in.
-Kafka reads as many rows as the file announces, and ignores what follows. The CRC covers all that comes after it.
+The seal says which partition and offset the snapshot is of: a file that was swapped for another's would let
+duplicates in. Kafka reads as many rows as the file announces, and ignores what follows. The CRC covers all that comes
+after it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +22,11 @@ _SEAL = Struct(">8sqI")  # mark, offset, CRC of the partition's name
 _MARK = b"headrace"
 
 Row = tuple[int, int, int, int, int, int, int, int]
-"""Producer id, its epoch, last sequence, last offset (-1: no record), how many offsets its last batch has before that one,
-timestamp, coordinator epoch, first offset of its open transaction (-1: none)."""
+"""Producer id, its epoch, last sequence, last offset (-1: no record), how many offsets its last batch has before that
+one, timestamp, coordinator epoch, first offset of its open transaction (-1: none)."""
 
 pack_row = _ROW.pack
-"""The fields of a Row. Called by whoever has them: building tuples first would take twice as long, on the loop."""
+"""The fields of a Row, as arguments: building tuples first would take twice as long, on the loop."""
 
 
 def encode_rows(packed: Sequence[bytes]) -> bytes:

@@ -15,6 +15,7 @@ from headrace.records.layout import (
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
     NO_TIMESTAMP,
+    PRODUCER_EPOCH_MAX,
     SEQUENCE_MAX,
     BatchHeader,
     Buffer,
@@ -25,7 +26,6 @@ BATCHES_REMEMBERED = 5
 SEQUENCES_BEFORE_MAX = 1 << 20
 """A batch so far back is not one that is sent again: sequences wrap around."""
 NO_OFFSET = -1
-PRODUCER_EPOCH_MAX = 0x7FFF
 
 
 class BatchMark(NamedTuple):
@@ -117,7 +117,8 @@ class Unheard(KafkaError):
 
     def __init__(self, producer_id: int, sequence: int) -> None:
         super().__init__(
-            Err.NOT_LEADER_OR_FOLLOWER, f"nothing was heard of producer {producer_id} before sequence {sequence}: send it again"
+            Err.NOT_LEADER_OR_FOLLOWER,
+            f"nothing was heard of producer {producer_id} before sequence {sequence}: send it again",
         )
 
 
@@ -164,7 +165,6 @@ class ProducerStates:
         epoch: int,
         sequence: int,
         last_delta: int,
-        *,
         transactional: bool = False,
         guard: Verification | None = None,
     ) -> BatchMark | None:
@@ -192,19 +192,28 @@ class ProducerStates:
         return None
 
     def look_again(
-        self, error: KafkaError, producer_id: int, epoch: int, sequence: int, last_delta: int, now_ms: int
+        self,
+        error: KafkaError,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        last_delta: int,
+        now_ms: int,
+        transactional: bool = False,
+        guard: Verification | None = None,
     ) -> BatchMark | None:
         """`check` has raised: may the batch be appended all the same, or was it sent long ago? Else raises."""
         if isinstance(error, Unheard) and now_ms >= self.doubt_until_ms:
             self.doubt_until_ms = 0
-            return self.check(producer_id, epoch, sequence, last_delta)
+            return self.check(producer_id, epoch, sequence, last_delta, transactional, guard)
         mark = self.appended_before(producer_id, epoch, sequence, last_delta)
         if mark is None:
             raise error
         return mark
 
     def appended_before(self, producer_id: int, epoch: int, sequence: int, last_delta: int) -> BatchMark | None:
-        """The mark of a batch that is in the log, but further back than the batches that are remembered; it has no offset.
+        """The mark of a batch that is in the log, but further back than the batches that are remembered; it has no
+        offset.
 
         Java's producer has up to five batches on their way to each broker. When the leader changes from one to the next
         faster than they answer, that is more than five for one partition. `last_offset` is as far as it may reach.
@@ -217,7 +226,9 @@ class ProducerStates:
         known = (oldest.base_sequence - entry.known_from) & SEQUENCE_MAX
         if oldest.base_sequence < 0 or not last_delta < before <= min(known, SEQUENCES_BEFORE_MAX):
             return None
-        return BatchMark(sequence, (sequence + last_delta) & SEQUENCE_MAX, NO_OFFSET, oldest.base_offset - 1, NO_TIMESTAMP)
+        return BatchMark(
+            sequence, (sequence + last_delta) & SEQUENCE_MAX, NO_OFFSET, oldest.base_offset - 1, NO_TIMESTAMP
+        )
 
     def leaves_gap(self, producer_id: int, epoch: int, sequence: int) -> bool:
         """Whether a batch would come before others that the log does not have. Of an unknown producer the log has none:
@@ -233,9 +244,7 @@ class ProducerStates:
         self._check_transaction(entry, producer_id, epoch, guard)
         self._check_epoch(entry, producer_id, epoch)
 
-    def check_marker(
-        self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int = 0
-    ) -> None:
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int = 0) -> None:
         """May a marker be appended? From transaction version 2 on its epoch is one above the transaction's own."""
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -344,15 +353,17 @@ class ProducerStates:
                     self.first_unstable_offset = base_offset
 
     def recall(self, header: BatchHeader) -> None:
-        """A batch that is older than what a snapshot told of its producer; oldest first. A snapshot holds the last batch
-        of each only, and a producer that got no answers sends up to five again."""
+        """A batch that is older than what a snapshot told of its producer; oldest first. A snapshot holds the last
+        batch of each only, and a producer that got no answers sends up to five again."""
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.epoch != header.producer_epoch or not entry.batches:
             return
         if header.last_offset >= entry.batches[-1].base_offset:
             return
         last_sequence = (header.base_sequence + header.last_offset_delta) & SEQUENCE_MAX
-        mark = BatchMark(header.base_sequence, last_sequence, header.base_offset, header.last_offset, header.max_timestamp)
+        mark = BatchMark(
+            header.base_sequence, last_sequence, header.base_offset, header.last_offset, header.max_timestamp
+        )
         if len(entry.batches) == 1 or (entry.batches[-2].last_sequence + 1) & SEQUENCE_MAX != mark.base_sequence:
             entry.known_from = mark.base_sequence
         entry.batches.insert(-1, mark)
@@ -528,7 +539,8 @@ class ProducerStates:
         return encode_rows(rows)
 
     def load(self, data: bytes, now_ms: int, expiration_ms: int) -> None:
-        """Replace everything by a snapshot's content, but for what has expired. CORRUPT_MESSAGE leaves all as it was."""
+        """Replace everything by a snapshot's content, but for what has expired. CORRUPT_MESSAGE leaves all as it
+        was."""
         rows = decode_rows(data)
         self.clear()
         ongoing = []
@@ -541,12 +553,8 @@ class ProducerStates:
             entry.timestamp = timestamp
             entry.txn_first_offset = first
             if last_offset >= 0:
-                base_sequence = (
-                    NO_SEQUENCE if last_sequence < 0 else (last_sequence - offset_delta) & SEQUENCE_MAX
-                )
-                mark = BatchMark(
-                    base_sequence, last_sequence, last_offset - offset_delta, last_offset, timestamp
-                )
+                base_sequence = NO_SEQUENCE if last_sequence < 0 else (last_sequence - offset_delta) & SEQUENCE_MAX
+                mark = BatchMark(base_sequence, last_sequence, last_offset - offset_delta, last_offset, timestamp)
                 entry.batches.append(mark)
                 entry.next_sequence = (last_sequence + 1) & SEQUENCE_MAX
                 entry.known_from = base_sequence

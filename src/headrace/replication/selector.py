@@ -6,7 +6,6 @@ Pure. Only Kafka's own two selectors exist: the leader, and the rack-aware one.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 

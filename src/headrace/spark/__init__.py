@@ -1,10 +1,10 @@
 """Spark's side of Headrace: sources and sinks for format("headrace"), sessions, and pipelines. Needs headrace[spark].
 
-Importing it is enough for sessions of your own: see `on_import`.
+Importing it is enough for sessions of your own: see `launch.autoconfigure`.
 """
 
-from headrace.spark.on_import import prepare, register
+from headrace.spark.launch.autoconfigure import autoconfigure, register
 
 __all__ = ["register"]
 
-prepare()
+autoconfigure()

@@ -23,31 +23,31 @@ class HeadraceDataSource(DataSource):
 
     @plain_errors
     def schema(self) -> StructType:
-        from headrace.spark.schema import source_schema
+        from headrace.spark.source.schema import source_schema
 
         return source_schema(self.options)
 
     @plain_errors
     def reader(self, schema: StructType) -> DataSourceReader:
-        from headrace.spark.source import batch_reader
+        from headrace.spark.source.batch import batch_reader
 
         return batch_reader(schema, self.options)
 
     @plain_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from headrace.spark.stream import HeadraceStreamReader
+        from headrace.spark.source.stream import HeadraceStreamReader
 
         return HeadraceStreamReader(schema, self.options)
 
     @plain_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from headrace.spark.sink import HeadraceWriter
+        from headrace.spark.sink.writer import HeadraceWriter
 
         return HeadraceWriter(schema, _plain(self.options), overwrite)
 
     @plain_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from headrace.spark.sink import HeadraceStreamWriter
+        from headrace.spark.sink.writer import HeadraceStreamWriter
 
         return HeadraceStreamWriter(schema, _plain(self.options), overwrite)
 

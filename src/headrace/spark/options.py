@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from headrace.client.address import parse_bootstrap
 from headrace.client.errors import ClientError, SettingRefused
-from headrace.client.security import Security, is_security, read_security
-from headrace.client.security_settings import KNOWN as SECURITY_SETTINGS
+from headrace.client.net.address import parse_bootstrap
+from headrace.client.security.channel import Security
+from headrace.client.security.settings import KNOWN as SECURITY_SETTINGS, is_security, read_security
 from headrace.spark.plain_errors import UserError
 
 SOURCE, SINK = "source", "sink"
@@ -156,7 +156,8 @@ OPTIONS: tuple[Option, ...] = (
            "the first query's filters left and reads only that for all later uses of the same DataFrame."),
     Option("commitProgress", boolean, True, "Streams: commit what is done to a consumer group, for lag tools."),
     Option("valueFormat", one_of("json", "avro", "protobuf"), None, "Typed values in place of bytes.", BOTH),
-    Option("valueSchema", text, None, "The schema itself: Avro's JSON, a .proto file's text, or Spark's DDL for json.", BOTH),
+    Option("valueSchema", text, None, "The schema itself: Avro's JSON, a .proto file's text, or Spark's DDL for json.",
+        BOTH),
     Option("valueSchemaFile", text, None, "A file that holds the schema.", BOTH),
     Option("valueSchemaRegistry", text, None,
            "URL of a schema registry; values then carry Confluent's five-byte prefix.", BOTH),
@@ -165,6 +166,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("badRows", one_of("fail", "deadletter"), "fail",
            "fail, or deadLetter: put what cannot be decoded or encoded into deadLetterTopic.", BOTH),
     Option("deadLetterTopic", text, None, "Where bad rows go, with the reason in headers.", BOTH),
+    Option("errorColumn", text, None,
+           "With badRows=deadLetter: a column of this name has the reason, and bad rows stay, with a null value."),
     Option("topic", text, None, "Where rows go; wins over a column topic.", WRITES),
     Option("timestampColumn", text, None, "The column with each record's time. Default: the time of writing.", WRITES),
     Option("dedupHeaders", boolean, False,
@@ -250,11 +253,13 @@ def read_options(given: Mapping[str, str], side: str) -> dict[str, Any]:
             continue
         option = BY_KEY.get(name)
         if option is None or side not in option.sides:
-            raise OptionError(_unknown(key, option, side))
+            raise _unknown(key, option, side)
         values[option.name] = parsed(option.name, option.parse, value)
     if "kafka.bootstrap.servers" not in values:
         raise OptionError(
-            "option 'kafka.bootstrap.servers' is missing: set it to host:port of a broker, such as 127.0.0.1:9092"
+            "option 'kafka.bootstrap.servers' is missing",
+            "set it to host:port of a broker, such as 127.0.0.1:9092",
+            option="kafka.bootstrap.servers",
         )
     return values
 
@@ -262,23 +267,43 @@ def read_options(given: Mapping[str, str], side: str) -> dict[str, Any]:
 def check_bad_rows(values: Mapping[str, Any]) -> None:
     """The options about bad rows against each other, and schemas without a format."""
     if values["badRows"] == "deadletter" and values["deadLetterTopic"] is None:
-        raise OptionError("option 'deadLetterTopic' is missing: badRows=deadLetter needs the topic to put them into")
+        raise OptionError(
+            "option 'deadLetterTopic' is missing",
+            "badRows=deadLetter needs the topic to put them into",
+            option="deadLetterTopic",
+        )
     if values["deadLetterTopic"] is not None and values["badRows"] != "deadletter":
-        raise OptionError("option 'badRows' is 'fail', so deadLetterTopic would stay empty: set badRows to deadLetter")
+        raise OptionError(
+            "option 'badRows' is 'fail', so deadLetterTopic would stay empty",
+            "set badRows to deadLetter",
+            option="badRows",
+        )
+    if values.get("errorColumn") is not None and values["badRows"] != "deadletter":
+        raise OptionError(
+            "option 'errorColumn' is set, but badRows is 'fail'",
+            "set badRows to deadLetter and deadLetterTopic, or leave it out",
+            option="errorColumn",
+        )
     if values["valueFormat"] is not None:
         return
     if values["badRows"] == "deadletter":
-        raise OptionError("option 'badRows' is 'deadLetter', but without valueFormat no row can be bad: set valueFormat")
+        raise OptionError(
+            "option 'badRows' is 'deadLetter', but without valueFormat no row can be bad",
+            "set valueFormat",
+            option="badRows",
+        )
     for name in ("valueSchema", "valueSchemaFile", "valueSchemaRegistry", "valueSchemaSubject", "valueMessage"):
         if values[name] is not None:
-            raise OptionError(f"option {name!r} is set, but valueFormat is not: set it to json, avro or protobuf")
+            raise OptionError(
+                f"option {name!r} is set, but valueFormat is not", "set it to json, avro or protobuf", option=name
+            )
 
 
 def parsed(name: str, parse: Callable[[str], Any], value: str) -> Any:
     try:
         return parse(value)
     except ValueError as error:
-        raise OptionError(f"option {name!r} is {value!r}: {error}") from None
+        raise OptionError(f"option {name!r} is {value!r}", f"{error}", option=name) from None
 
 
 def kafka_security(given: Mapping[str, str]) -> Security:
@@ -287,19 +312,21 @@ def kafka_security(given: Mapping[str, str]) -> Security:
     # Spark blots out options that speak of passwords, as sasl.jaas.config does; of keys it knows nothing.
     if "PRIVATE KEY" in (key := settings.get("ssl.keystore.key", "")) and "ENCRYPTED" not in key:
         raise OptionError(
-            "option 'kafka.ssl.keystore.key' is not encrypted: Spark shows options in plans and event logs; encrypt it (openssl "
-            "pkcs8 -topk8) and set kafka.ssl.key.password, or name a file in kafka.ssl.keystore.location"
+            "option 'kafka.ssl.keystore.key' is not encrypted",
+            "Spark shows options in plans and event logs; encrypt it"
+            " (openssl pkcs8 -topk8) and set kafka.ssl.key.password, or name a file in kafka.ssl.keystore.location",
+            option="kafka.ssl.keystore.key",
         )
     try:
         return read_security(settings, prefix=KAFKA)
     except SettingRefused as error:
-        raise OptionError(str(error)) from None
+        raise OptionError(f"option {error.name!r} {error.args[1]}", error.args[2], option=error.name) from None
 
 
 def _read_kafka(key: str, value: str, side: str, values: dict[str, Any]) -> None:
     name = key.removeprefix(KAFKA)
     if name in REFUSED:
-        raise OptionError(f"option {key!r} cannot be used: {REFUSED[name]}")
+        raise OptionError(f"option {key!r} cannot be used", f"{REFUSED[name]}", option=key)
     if is_security(name):
         return
     setting = HONOURED.get(name)
@@ -310,22 +337,27 @@ def _read_kafka(key: str, value: str, side: str, values: dict[str, Any]) -> None
             values[key] = found
     elif name not in HARMLESS:
         known = [*HONOURED, *HARMLESS, *SECURITY_SETTINGS]
-        raise OptionError(f"option {key!r} is not a setting of Kafka's clients{_did_you_mean(name, known, KAFKA)}")
+        raise unknown_option(f"option {key!r} is not a setting of Kafka's clients", key, name, known, KAFKA)
 
 
-def _unknown(key: str, option: Option | None, side: str) -> str:
+def _unknown(key: str, option: Option | None, side: str) -> OptionError:
     if option is not None:
         other = "reads" if SOURCE in option.sides else "writes"
-        return f"option {option.name!r} is for {other} only: leave it out"
+        return OptionError(f"option {option.name!r} is for {other} only", "leave it out", option=option.name)
     if key.lower() == "path":
-        return "option 'path' is not known: leave load() and save() empty and name topics by subscribe or topic"
+        return OptionError(
+            "option 'path' is not known",
+            "leave load() and save() empty and name topics by subscribe or topic",
+            option="path",
+        )
     known = [option.name for option in OPTIONS if side in option.sides]
-    return f"option {key!r} is not known{_did_you_mean(key, known)}"
+    return unknown_option(f"option {key!r} is not known", key, key, known)
 
 
-def _did_you_mean(name: str, known: list[str], prefix: str = "") -> str:
+def unknown_option(problem: str, option: str, name: str, known: list[str], prefix: str = "") -> OptionError:
+    """With the known name that is nearest to `name`, if one is near."""
     by_key = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), by_key, n=1, cutoff=0.6)
     if close:
-        return f"; did you mean {prefix + by_key[close[0]]!r}?"
-    return ": check its spelling"
+        return OptionError(f"{problem}; did you mean {prefix + by_key[close[0]]!r}?", option=option)
+    return OptionError(problem, "check its spelling", option=option)

@@ -1,8 +1,8 @@
 """Errors that are for the user reach the user as their sentence, not behind a traceback of Spark's worker and ours.
 
-A worker sends what it prints to the JVM, which puts it into the exception of the query. Spark's own switch for leaving the
-traceback out is a variable of the worker's environment, which it reads when something is raised. A worker ends with an
-exception, so what is set here concerns nobody else.
+A worker sends what it prints to the JVM, which puts it into the exception of the query. Spark's own switch for leaving
+the traceback out is a variable of the worker's environment, which it reads when something is raised. A worker ends with
+an exception, so what is set here concerns nobody else.
 """
 
 import os
@@ -22,7 +22,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class UserError(Exception):
-    """Something that the user can mend; the message says what and how."""
+    """Something that the user can mend: `problem` says what is wrong, `fix` what to do, `option` which option it is."""
+
+    def __init__(self, problem: str, fix: str = "", *, option: str | None = None) -> None:
+        super().__init__(problem, fix)
+        self.problem = problem
+        self.fix = fix
+        self.option = option
+
+    def __str__(self) -> str:
+        return f"{self.problem}: {self.fix}" if self.fix else self.problem
 
 
 SAID_PLAINLY = (UserError, ClientError, KafkaError)
@@ -54,7 +63,8 @@ def plain_errors(function: F) -> F:
 
 
 def hang_up_quietly() -> None:
-    """In a worker of Spark's own daemon: print no traceback when Spark hangs up because its query has all the rows it wants.
+    """In a worker of Spark's own daemon: print no traceback when Spark hangs up because its query has all the rows it
+    wants.
 
     `limit`, `show` and `take` end so. The daemon runs as a program, and this worker is a fork of it.
     """

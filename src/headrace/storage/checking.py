@@ -30,7 +30,8 @@ class OldFormat(Exception):
 def checked_batches(
     file: File, base_offset: int, size: int, next_offset: int
 ) -> Iterator[tuple[int, HeaderTuple, memoryview]]:
-    """(position, header fields, bytes from the batch on) while batches are valid; CorruptSegment at the first that is not.
+    """(position, header fields, bytes from the batch on) while batches are valid; CorruptSegment at the first that is
+    not.
 
     Offsets may have gaps but must grow, and must be near enough to the base for a relative offset.
     """

@@ -1,8 +1,8 @@
 """Writes the offset checkpoints of one log dir. Plans are taken on the loop and run in threads, in any order.
 
 A checkpoint is kept by partition name, and a name can be given to another log. `names` says whether a line of an
-earlier one may still be on the disk: then it has to go before the new log has anything to lose. Whoever has a line has
-a folder that outlives a power cut: where it is not found, somebody has removed it.
+earlier one may still be on the disk: then it has to go before the new log has anything to lose. A log
+with a line has a folder that survives a power cut: if the folder is missing, somebody has removed it.
 """
 
 from collections.abc import Mapping
@@ -30,10 +30,10 @@ class CheckpointFiles:
         self._written = 0
         """The latest plan that is on the disk: an earlier one that comes later is not written any more."""
         self._lines: dict[int, frozenset[TopicPartition]] = {}
-        """Who has lines in each plan that is on the disk or may yet get there."""
+        """The logs with lines in each plan that is on the disk or may still get there."""
 
     def loaded(self, *files: Mapping[TopicPartition, int]) -> None:
-        """What an earlier life has left."""
+        """What an earlier run has left."""
         self._lines[0] = frozenset().union(*files)
 
     def names(self, partition: TopicPartition) -> bool:

@@ -22,7 +22,7 @@ PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 VOUCHED = ".headrace_vouched"
-"""Headrace's own, in the format of the former: the epoch of a life that has all on disk before it counts."""
+"""Headrace's own, in the format of the former: the epoch of a run whose records count only once they are on disk."""
 LOCK = ".lock"
 
 
@@ -60,7 +60,8 @@ SEAL_BITS = 16
 
 
 def _seal(line: str) -> str:
-    """Half a CRC of the line as blanks and tabs to stand at its end, where Kafka's split at white space passes over them.
+    """Half a CRC of the line as blanks and tabs to stand at its end, where Kafka's split at white space ignores
+    them.
 
     One flipped bit in a number would otherwise make another number of it: a log that starts or ends elsewhere.
     """
@@ -83,8 +84,9 @@ OWN_SEPARATOR = "\t"
 def written_by_headrace(*files: bytes) -> bool:
     """Whether these checkpoints, of which there is at least a line, were all last written by Headrace.
 
-    Apache Kafka writes high watermarks as soon as it leads or follows anything in a dir, before it deletes, cuts or compacts
-    any of it, and recovery points when it stops. Where it has done neither, no closed segment has changed by it.
+    Apache Kafka writes high watermarks as soon as it leads or follows anything in a dir, before it deletes, cuts or
+    compacts any of it, and recovery points when it stops. Where it has done neither, no closed segment has changed by
+    it.
     """
     lines = [line for data in files for line in data.splitlines()[2:]]
     return bool(lines) and all(OWN_SEPARATOR.encode() in line for line in lines)
@@ -223,7 +225,7 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def decode_clean_shutdown(data: bytes) -> int:
-    """The broker epoch of the last life, -1 if the mark does not say (older Kafka left it empty)."""
+    """The broker epoch of the last run, -1 if the mark does not say (older Kafka left it empty)."""
     try:
         return int(json.loads(data)["brokerEpoch"])
     except (ValueError, TypeError, KeyError):

@@ -102,9 +102,7 @@ def dirty_range(log: "Log", checkpoint: int | None, last_stable_offset: int, now
     for segment, facts in zip(segments, known):
         # Files that are not durable yet must not be replaced by ones that are.
         too_young = (
-            config.min_compaction_lag_ms > 0
-            and facts.end_offset > first_dirty
-            and facts.max_timestamp > young_ms
+            config.min_compaction_lag_ms > 0 and facts.end_offset > first_dirty and facts.max_timestamp > young_ms
         )
         if too_young or not segment.synced:
             end_offset = min(end_offset, segment.base_offset)
@@ -143,9 +141,7 @@ class Compaction(msgspec.Struct, frozen=True):
     dedupe_bytes: int = DEDUPE_BYTES_DEFAULT
 
 
-def plan(
-    log: "Log", dirty: Dirty, now_ms: int, dedupe_bytes: int = DEDUPE_BYTES_DEFAULT
-) -> Compaction | None:
+def plan(log: "Log", dirty: Dirty, now_ms: int, dedupe_bytes: int = DEDUPE_BYTES_DEFAULT) -> Compaction | None:
     """The job for a dirty log; None when there is nothing to do, or the log has holes whose extent must not blur."""
     end_offset = dirty.end_offset
     segments = [segment for segment in log.segments[:-1] if segment.base_offset < end_offset]
@@ -246,9 +242,7 @@ def _groups(job: Compaction, clean_until: int) -> Iterator[list[tuple[int, int]]
     log_bytes = index_bytes = 0
     for base_offset, size in segments:
         # The denser index of the two has an entry of 12 bytes for each interval at most.
-        own_index_bytes = (size // max(1, job.index_interval_bytes) + 1) * max(
-            TIME_ENTRY_BYTES, OFFSET_ENTRY_BYTES
-        )
+        own_index_bytes = (size // max(1, job.index_interval_bytes) + 1) * max(TIME_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
         if group and (
             log_bytes + size > job.segment_bytes
             or index_bytes + own_index_bytes > job.segment_index_bytes
@@ -457,9 +451,7 @@ def _emptied(header: BatchHeader) -> tuple[BatchHeader, bytes]:
     return _sealed(header, b"", attributes, NO_TIMESTAMP, header.max_timestamp, 0)
 
 
-def _rewritten(
-    header: BatchHeader, body: bytes, kept: list[Span], horizon_ms: int | None
-) -> tuple[BatchHeader, bytes]:
+def _rewritten(header: BatchHeader, body: bytes, kept: list[Span], horizon_ms: int | None) -> tuple[BatchHeader, bytes]:
     """The kept records in a batch of the same offsets. A new horizon is a new base timestamp, so deltas change."""
     old_base = header.base_timestamp
     base_timestamp = old_base if horizon_ms is None else horizon_ms

@@ -16,8 +16,8 @@ from headrace.storage.pool import Handle
 from headrace.storage.segment import WALK_BYTES, Segment
 
 UNSYNCED = ".headrace_unsynced"
-"""Left in the folder of a log whose sync has failed. The kernel has dropped what it could not write and still shows it to
-whoever reads: the next process would take it for written, until a power cut. Kafka passes over such a name."""
+"""Left in the folder of a log whose sync has failed. The kernel has dropped what it could not write and still shows it
+to every reader: the next process would take it for written, until a power cut. Kafka ignores such a name."""
 
 
 class DirtyPaths:
@@ -129,7 +129,8 @@ class SyncPlan:
         self.done = True
 
     def _note_segments(self) -> None:
-        """Segments that are closed, and on the disk with their names: from here on a start would notice if one were gone."""
+        """Segments that are closed, and on the disk with their names: from here on a start would notice if one were
+        gone."""
         rolled = [part for part in self.segments if part.rolled]
         folder = self.folder
         if not rolled and not folder.manifest.is_dirty:

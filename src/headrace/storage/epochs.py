@@ -58,12 +58,6 @@ class EpochCache:
         slot = bisect_right(self._starts, offset)
         return self._epochs[slot - 1] if slot else UNDEFINED_EPOCH
 
-    def start_of(self, epoch: int) -> int | None:
-        slot = bisect_left(self._epochs, epoch)
-        if slot < len(self._epochs) and self._epochs[slot] == epoch:
-            return self._starts[slot]
-        return None
-
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget epochs that began at or after `end_offset`."""
         slot = bisect_left(self._starts, end_offset)

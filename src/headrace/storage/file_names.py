@@ -1,6 +1,7 @@
 """What the files of a segment are called, and what each ending says about a file.
 
-A file is named by the offset of its first record. A second ending says that the file is no part of the log: not yet, or no more.
+A file is named by the offset of its first record. A second ending says that the file is no part of the log: not yet, or
+no more.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ DELETED_SUFFIX = ".deleted"
 CORRUPT_SUFFIX = ".corrupt"
 """A segment with damage that its log leaves a hole for. An empty file keeps the place of one that is gone."""
 CUT_SUFFIX = ".cut"
-"""No longer part of the log, and kept for a person to look at: bytes that were cut off, or a damaged segment after its repair."""
+"""No longer part of the log, and kept for a person to look at: bytes that were cut off, or a damaged segment after its
+repair."""
 
 
 def file_name(offset: int, suffix: str) -> str:

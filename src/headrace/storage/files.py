@@ -18,7 +18,8 @@ Buffer = bytes | bytearray | memoryview
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 """A disk that is full is not a broken one."""
 NOT_THE_DISK = frozenset({errno.EINVAL, errno.EOVERFLOW})
-"""What reading at a place makes that no file has: somebody's mistake, or a damaged file's, and no word of a failed disk."""
+"""What reading at a place makes that no file has: somebody's mistake, or a damaged file's, and no word of a failed
+disk."""
 OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 """Says nothing about the file that could not be opened."""
 
@@ -45,7 +46,8 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """fdatasync. Safe to call from a thread while the loop appends. A failure is final: it is never retried as success."""
+        """fdatasync. Safe to call from a thread while the loop appends. A failure is final: it is never retried as
+        success."""
         ...
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""What was written in an earlier life is checked before it is first served: nobody has looked at it since.
+"""Checks what an earlier run has written before it is first served: nobody has looked at it since.
 
-A handle of such a file has an `Unchecked`, which goes when all of it was checked: by readers, piece by piece, or by a scrub.
-`check_piece` runs in the thread that brings a cold slice into memory.
+A handle of such a file has an `Unchecked`, which is dropped once all of the file is checked: by readers, piece by
+piece, or by a scrub. `check_piece` runs in the thread that brings a cold slice into memory.
 """
 
 from bisect import bisect_left
@@ -24,7 +24,7 @@ class Unchecked:
         self.good: list[int] = []
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether all of a range needs no check. What lies behind `size` was written in this life."""
+        """Whether all of a range needs no check. What lies behind `size` was written in this run."""
         end = min(end, self.size)
         if start >= end:
             return True
@@ -50,7 +50,8 @@ class Piece(Protocol):
 
 
 def check_piece(piece: Piece) -> tuple[int, str | None]:
-    """(bytes of whole batches that are good, what is wrong behind them). A batch that is cut off at the end is not looked at.
+    """(bytes of whole batches that are good, what is wrong behind them). A batch that is cut off at the end is not
+    looked at.
 
     Where it begins again, the next reader finds it.
     """

@@ -12,9 +12,9 @@ from headrace.storage.files import Disk
 from headrace.storage.segment import Segment
 
 WHAT_TO_DO = (
-    "reading them is an error. Where other replicas have them, they are copied, and there is nothing to do. Else stop this node"
-    " and restore {file} from a backup; or give them up: delete records up to {end} (DeleteRecords), or remove {place} while"
-    " this node is stopped"
+    "reading them is an error. Where other replicas have them, they are copied, and there is nothing to do. Else stop"
+    " this node and restore {file} from a backup; or give them up: delete records up to {end} (DeleteRecords), or"
+    " remove {place} while this node is stopped"
 )
 
 
@@ -39,7 +39,8 @@ class RecoveryReport:
     quarantined: bool = False
     """Whether a segment was found damaged or missing this time."""
     synced_end: int = 0
-    """Everything below was on the disk, as checkpoints and the manifest say. A log that ends before it has lost its end."""
+    """Everything below was on the disk, as checkpoints and the manifest say. A log that ends before it has lost its
+    end."""
     lines: list[str] = field(default_factory=list)
     holes: list[Hole] = field(default_factory=list)
 
@@ -63,7 +64,8 @@ class RecoveryReport:
 
 
 def leave_place(disk: Disk, folder: str, offset: int) -> str:
-    """An empty file that keeps the place of records which are gone; at every start the hole is found again by its name."""
+    """An empty file that keeps the place of records which are gone; at every start the hole is found again by its
+    name."""
     path = f"{folder}/{file_name(offset, '.log' + CORRUPT_SUFFIX)}"
     disk.open(path, create=True).close()
     disk.sync_dir(folder)

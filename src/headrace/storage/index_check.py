@@ -1,4 +1,5 @@
-"""Look at the indexes of a closed segment before anybody needs them, off the loop: building them again reads the whole log file.
+"""Look at the indexes of a closed segment before anybody needs them, off the loop: building them again reads the whole
+log file.
 
 Made and finished on the loop, run in a thread in between.
 """
@@ -18,7 +19,7 @@ from headrace.storage.segment import Segment
 
 
 class IndexCheck:
-    """One segment's. Whatever it cannot do is left to whoever asks the segment first."""
+    """The check of one segment. What it cannot do is left to the segment's first reader."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment

@@ -48,8 +48,9 @@ def _big_endian(values: "array[int]") -> "array[int]":
 def grows(column: "array[int]", *, strictly: bool) -> bool:
     """Whether no value is below zero and none is below (or, `strictly`, at) the one before it.
 
-    A column of 250,000 values takes a millisecond: as one long integer, with a lane for each value. In a lane, "next with its
-    top bit set, minus this one" keeps the top bit if next is not smaller, and never borrows from the lane above it.
+    A column of 250,000 values takes a millisecond: as one long integer, with a lane for each value. In a lane, "next
+    with its top bit set, minus this one" keeps the top bit if next is not smaller, and never borrows from the lane
+    above it.
     """
     count, lane_bytes = len(column), column.itemsize
     if not count:
@@ -93,7 +94,8 @@ class OffsetIndex:
         return self.positions[slot - 1] if slot else 0
 
     def around(self, relative_offset: int) -> tuple[int, int]:
-        """What `position_before` says, and the position of the next entry: its batch reaches beyond the offset. -1: none."""
+        """What `position_before` says, and the position of the next entry: its batch reaches beyond the offset. -1:
+        none."""
         slot = bisect_right(self.offsets, relative_offset)
         positions = self.positions
         return positions[slot - 1] if slot else 0, positions[slot] if slot < len(positions) else -1
@@ -202,7 +204,8 @@ def encode_aborted(entry: AbortedTransaction) -> bytes:
 
 
 def decode_aborted(data: bytes, base_offset: int, *, whole: bool = False) -> list[AbortedTransaction]:
-    """All whole entries of a transaction index; what a torn write left at the end is not one, and in a `whole` file damage."""
+    """All whole entries of a transaction index; what a torn write left at the end is not one, and in a `whole` file
+    damage."""
     if whole and len(data) % ABORTED_ENTRY_BYTES:
         raise CorruptIndex("transaction index with a part of an entry")
     aborted: list[AbortedTransaction] = []

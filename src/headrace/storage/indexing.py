@@ -22,7 +22,8 @@ WALK_BYTES = 1 << 20
 LARGE_BATCH_BYTES = 65_536
 """From here on a header is read alone, and not with all that lies between it and the next."""
 INDEX_BYTES_MAX = 64 << 20
-"""No index is larger than its log and this, as far as Kafka may preallocate it: what is, must not be read into memory."""
+"""No index is larger than its log and this, as far as Kafka may preallocate it: what is, must not be read into
+memory."""
 
 _WALKED = Struct(">qi4xb6xi8xq")  # base offset, length, magic, last offset delta, largest timestamp
 

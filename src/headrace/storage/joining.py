@@ -1,7 +1,8 @@
-"""Whether a folder has all its segments: finds those that are gone, cut short, or another's.
+"""Whether a folder has all its segments: finds those that are missing, cut short, or another partition's.
 
-With a manifest that can be trusted, each closed segment is compared with its line by name, size and time; the file is read only
-where these differ. Without one, segments of a log that was never compacted have to begin where the last one ends.
+With a manifest that can be trusted, each closed segment is compared with its line by name, size and time; the file is
+read only where these differ. Without one, segments of a log that was never compacted have to begin where the last one
+ends.
 """
 
 import os.path
@@ -41,8 +42,8 @@ def end_of(segment: Segment) -> int:
 
 
 def read_manifest(disk: Disk, path: str, names: Sequence[str], report: RecoveryReport) -> Manifest | None:
-    """What the folder's manifest says, if there is one to be believed. A deletion that was interrupted is then finished in it:
-    before the files go, which are all that shows that nothing is missing."""
+    """What the folder's manifest says, if there is one to be believed. A deletion that was interrupted is then finished
+    in it: before the files go, which are all that shows that nothing is missing."""
     if MANIFEST not in names:
         return None
     try:
@@ -51,7 +52,9 @@ def read_manifest(disk: Disk, path: str, names: Sequence[str], report: RecoveryR
         report.say(f"{MANIFEST} is damaged ({error}): it is written anew, and segments are only checked to join")
         return None
     if manifest.folder not in ("", os.path.basename(path)):
-        report.say(f"{MANIFEST} is that of {manifest.folder}: it is written anew, and segments are only checked to join")
+        report.say(
+            f"{MANIFEST} is that of {manifest.folder}: it is written anew, and segments are only checked to join"
+        )
         return None
     swap = manifest.swap
     for base in segment_bases(names, ".log" + DELETED_SUFFIX):
@@ -61,9 +64,14 @@ def read_manifest(disk: Disk, path: str, names: Sequence[str], report: RecoveryR
         if file_name(base, ".log") in names:
             continue
         if entry is None:
-            # Deleted before it was noted. Where a power cut has brought those before it back, nothing is missing behind them.
+            # Deleted before it was noted. Where a power cut has brought those before it back, nothing is missing behind
+            # them.
             later = [other for other in segment_bases(names, ".log") if other > base]
-            if later and base >= manifest.start and not any(e.base_offset < base < e.end_offset for e in manifest.entries):
+            if (
+                later
+                and base >= manifest.start
+                and not any(e.base_offset < base < e.end_offset for e in manifest.entries)
+            ):
                 manifest.begin_at(min(later))
         elif _is_file_of(disk, path, entry):
             manifest.begin_at(max(manifest.start, entry.end_offset))
@@ -72,8 +80,8 @@ def read_manifest(disk: Disk, path: str, names: Sequence[str], report: RecoveryR
 
 
 def _is_file_of(disk: Disk, path: str, entry: Entry) -> bool:
-    """Whether a `.deleted` file is the segment that the manifest names. What a compaction has replaced is left under the same
-    name for a while, and says nothing about the segment in its place."""
+    """Whether a `.deleted` file is the segment that the manifest names. What a compaction has replaced is left under
+    the same name for a while, and says nothing about the segment in its place."""
     deleted = f"{path}/{file_name(entry.base_offset, '.log' + DELETED_SUFFIX)}"
     if disk.size(deleted) != entry.size:
         return False
@@ -85,7 +93,8 @@ def _is_file_of(disk: Disk, path: str, entry: Entry) -> bool:
 
 
 class ManifestCheck:
-    """Compares the segments that are there with the manifest. What it finds goes into the report and into the manifest."""
+    """Compares the segments that are there with the manifest. What it finds goes into the report and into the
+    manifest."""
 
     def __init__(
         self,
@@ -124,7 +133,9 @@ class ManifestCheck:
                     self._retire(base)
                 manifest.mark_lost(entry.base_offset, False)
             elif not self.segments or entry.base_offset > self.segments[-1].base_offset:
-                manifest.drop(entry.base_offset, entry.end_offset)  # the end of the log is gone; the report has where it was
+                manifest.drop(
+                    entry.base_offset, entry.end_offset
+                )  # the end of the log is gone; the report has where it was
             elif entry.end_offset <= self.log_start and segment is None:
                 manifest.drop(entry.base_offset, entry.base_offset + 1)
             elif entry.lost and not places:
@@ -176,7 +187,10 @@ class ManifestCheck:
         finally:
             file.close()
         if same and segment.size > entry.size:
-            self.report.say(f"{os.path.basename(path)} has {segment.size - entry.size} bytes too many at its end, which do not count")
+            self.report.say(
+                f"{os.path.basename(path)} has {segment.size - entry.size} bytes too many at its end, which do not"
+                " count"
+            )
             segment.size = entry.size
         return same
 
@@ -218,7 +232,9 @@ class ManifestCheck:
         file = self.disk.open(segment.path(".log"), readonly=True)
         try:
             if fingerprint(file, HEAD_BYTES)[0] == entry.head:
-                for position, fields, batch in checked_batches(file, segment.base_offset, segment.size, segment.base_offset):
+                for position, fields, batch in checked_batches(
+                    file, segment.base_offset, segment.size, segment.base_offset
+                ):
                     size, end_offset = position + len(batch), fields[0] + fields[6] + 1
         except CorruptSegment:
             pass  # it ends within a batch
@@ -277,7 +293,8 @@ class ManifestCheck:
             self.manifest.drop(entry.base_offset, entry.base_offset + 1)
 
     def _still_missing(self, start_offset: int, end_offset: int, entry: Entry) -> bool:
-        """What lies between that which is there. True where nothing is missing: compaction leaves gaps, too, but marks none."""
+        """What lies between that which is there. True where nothing is missing: compaction leaves gaps, too, but marks
+        none."""
         places = [base for base in self.places if start_offset <= base < end_offset]
         if start_offset >= end_offset or (self.config.compact and not places and start_offset > entry.base_offset):
             return True
@@ -321,7 +338,7 @@ def check_joins(
 ) -> None:
     """Without a manifest: segments that begin at or below `until` hold their own offsets, and all of them.
 
-    Whoever compacts leaves gaps, and a copy of a log that was compacted has them too, within its segments.
+    Compaction leaves gaps, and so does copying a compacted log: within its segments.
     """
     at = 0
     while at + 1 < len(segments) and segments[at + 1].base_offset <= until:
@@ -332,7 +349,9 @@ def check_joins(
             segment.close()
             place = set_segment_aside(disk, segment, CORRUPT_SUFFIX)
             hole = Hole(segment.base_offset, following.base_offset, place)
-            report.found_hole(hole, f"{file_name(segment.base_offset, '.log')} {reason}", file_name(segment.base_offset, ".log"))
+            report.found_hole(
+                hole, f"{file_name(segment.base_offset, '.log')} {reason}", file_name(segment.base_offset, ".log")
+            )
             continue
         at += 1
         end_offset = end_of(segment)
@@ -353,7 +372,8 @@ def check_joins(
 
 
 def _foreign(disk: Disk, segment: Segment, following: int) -> str | None:
-    """What is wrong with a segment that is not the one its name says, by its first and last batch; None where it may be."""
+    """What is wrong with a segment that is not the one its name says, by its first and last batch; None where it may
+    be."""
     try:
         first = segment.header_at(0).base_offset if segment.size else segment.base_offset
         end_offset = end_of(segment)

@@ -73,7 +73,7 @@ class Log(ShrinkingLog):
         self.abandoned = False
         """Its files are let go of: nothing is read, written or synced any more."""
         self.folder_lock = Lock()
-        """Held by whoever renames files by their path while others may rename the folder: a swap in its thread."""
+        """Held while a thread renames files by their path (a swap), since others may rename the folder."""
         self._generation = 0
         self._opened_clean_at = end_offset if recovery.clean else -1
         """Where the log ended when it was opened with all its files in order: nothing to write if it still does."""
@@ -101,10 +101,10 @@ class Log(ShrinkingLog):
     ) -> "Log":
         """Open or create a partition's folder. `recovery` then says what had to be done.
 
-        `clean` promises that the last life closed this log; otherwise everything from the recovery point on is
-        checked. Below `committed`, where known, damage is never taken for an unfinished write, and below `cleaned` no gap
-        for damage. The folder's own topic id wins; `topic_id` is written where there is none. `manifest_trusted`: see
-        `recovery.load_folder`.
+        `clean` promises that the last run closed this log; otherwise everything from the recovery point on is
+        checked. Below `committed`, where known, damage is never taken for an unfinished write, and below `cleaned` no
+        gap for damage. The folder's own topic id wins; `topic_id` is written where there is none. `manifest_trusted`:
+        see `recovery.load_folder`.
         """
         if pool is None:
             pool = FilePool(disk)
@@ -287,9 +287,12 @@ class Log(ShrinkingLog):
     def add_aborted(self, entry: AbortedTransaction) -> None:
         """The marker just appended ended a transaction that readers have to skip."""
         self.aborted_of(self.active)
-        self.active.add_aborted(entry)
-        self._dirty_files.add(self.active.path(".txnindex"))
-        self._dirty_folders.add(self.path)
+        with suppress(OSError):
+            # A full disk: the marker is in the log and cannot be refused any more. Readers skip what it aborted all the
+            # same, and the file is made again from the log.
+            self.active.add_aborted(entry)
+            self._dirty_files.add(self.active.path(".txnindex"))
+            self._dirty_folders.add(self.path)
 
     def roll(self, now_ms: int) -> None:
         """Start a new segment at the end offset, unless the active one is empty."""
@@ -362,7 +365,9 @@ class Log(ShrinkingLog):
             if rolled:
                 paths = tuple(segment.path(suffix) for suffix in INDEX_SUFFIXES)
                 end_offset = covered_until(segment, self.segments[self.segments.index(segment) + 1], self.holes)
-            parts.append(SegmentSync(segment, segment.handle, segment.handle.pin(), segment.size, rolled, paths, end_offset))
+            parts.append(
+                SegmentSync(segment, segment.handle, segment.handle.pin(), segment.size, rolled, paths, end_offset)
+            )
         return SyncPlan(
             self.disk,
             self.end_offset,
@@ -398,8 +403,15 @@ class Log(ShrinkingLog):
         if plan.error is not None or not plan.done:
             self.failed = plan.error or OSError("the sync was abandoned")
             raise self.failed
+        # The race that generations prevent, on a follower:
+        #   1. Offsets 10 to 19 are appended, and a plan is taken that ends at 20.
+        #   2. A thread begins to sync the files of the plan.
+        #   3. The next leader never had them: the log is cut to 10, and that leader's 10 to 14 are appended.
+        #   4. The thread is done. The bytes that it has synced are those of step 1.
+        # Were all below 20 called durable now, the records of step 3 would count as such, and a power cut could take
+        # them. A truncation begins a new generation, and a plan of an older one says nothing about it.
         if plan.generation != self._generation:
-            # Truncated meanwhile: another plan will say what is durable now.
+            # Another plan will say what is durable now.
             self.epochs.dirty = True
             return
         for part in parts:

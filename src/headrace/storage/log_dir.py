@@ -1,4 +1,4 @@
-"""One of a broker's log dirs: what the last life left there, and what there is to load. `manager` has all of them."""
+"""One of a broker's log dirs: what the last run left there, and which logs to load. `manager` has all dirs."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,22 +20,22 @@ class LogDir:
     directory_id: bytes = bytes(16)
     lock: object | None = None
     clean: bool = False
-    """The last life ended in order, as its marker said."""
+    """The last run ended in order, as its marker said."""
     manifests_trusted: bool = False
     """Kafka has not run on it since its manifests were written."""
     forgetful: bool = False
     """No checkpoints, although a broker writes them before it leads anything: a new dir, or one that has lost files."""
     broker_epoch: int = -1
-    """Of the last life, if it ended in order, or had everything on disk before it counted: a controller that knows it by
-    this epoch then knows that nothing was lost."""
+    """Of the last run, if it ended in order, or had everything on disk before it counted: a controller that knows it
+    by this epoch then knows that nothing was lost."""
     failed: Exception | None = None
     logs: set[Log] = field(default_factory=set)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
-    """As checkpointed by the last life."""
+    """As checkpointed by the last run."""
     cleaned: dict[TopicPartition, int] = field(default_factory=dict)
-    """How far the last life had compacted each log: only what is committed is."""
+    """How far the last run had compacted each log: only what is committed is."""
     checkpointed: "dict[TopicPartition, ToLoad]" = field(default_factory=dict)
-    """Every log that the last life has left a line about."""
+    """Every log that the last run has left a line about."""
     unopened: "dict[TopicPartition, ToLoad]" = field(default_factory=dict)
     """Logs that could not be opened: what is checkpointed of them stays, for the start that can."""
     checkpoints: CheckpointFiles = field(init=False)
@@ -63,10 +63,11 @@ class ToLoad(NamedTuple):
 
     @property
     def vouched_end(self) -> int:
-        """The last life had everything below it on its disk, or knew it to be committed."""
+        """The last run had everything below it on its disk, or knew it to be committed."""
         return max(self.recovery_point, self.log_dir.high_watermarks.get(self.partition, 0))
 
 
 def unknown(item: ToLoad) -> ToLoad:
-    """One record at least, for all that anybody can tell: so the next start, which finds a checkpoint, knows it still."""
+    """One record at least, for all that anybody can tell: so the next start, which finds a checkpoint, knows it
+    still."""
     return item._replace(recovery_point=item.log_start + 1, is_known=False)

@@ -1,6 +1,7 @@
 """All logs of one broker, over one or more log dirs: identity, loading, creation, deletion, checkpoints.
 
-A log dir that fails takes its partitions with it and nothing else. What is not known to be ours is reported and left.
+A log dir that fails takes its partitions offline and nothing else. Folders that are not known to be ours are reported
+and left alone.
 """
 
 import errno
@@ -87,10 +88,9 @@ class LogManager:
         self.missing: dict[TopicPartition, ToLoad] = {}
         """Partitions that had records, as checkpoints say, and have no file any more."""
         self.lost = False
-        """Whether loading found that records are gone which the last life had on its disk."""
+        """Whether loading found that records are missing which the last run had on its disk."""
         self.notes: list[str] = []
         """What loading found that a person should know."""
-        self._by_id: dict[tuple[bytes, int], Log] = {}
         self._dir_of: dict[Log, LogDir] = {}
 
     # -- identity
@@ -166,7 +166,7 @@ class LogManager:
             elif self.cluster_id != meta.cluster_id:
                 raise LogDirError(
                     f"{log_dir.path} belongs to cluster {meta.cluster_id}, this node to {self.cluster_id}: "
-                    f"choose another log.dirs, or empty the folder if its data is not needed"
+                    "choose another log.dirs, or empty the folder if its data is not needed"
                 )
         if self.cluster_id is None:
             self.cluster_id = encode_uuid(self.make_uuid())
@@ -193,9 +193,7 @@ class LogManager:
         seen: set[TopicPartition] = set()
         for item in work:
             if item.partition in seen:
-                raise LogDirError(
-                    f"{item.folder} is in another log dir as well: remove the folder that is out of date"
-                )
+                raise LogDirError(f"{item.folder} is in another log dir as well: remove the folder that is out of date")
             seen.add(item.partition)
         self._find_missing(seen)
         for done, item in enumerate(work):
@@ -212,13 +210,13 @@ class LogManager:
                     self.missing[partition] = item if item.vouched_end > item.log_start else unknown(item)
 
     def _survey(self, log_dir: LogDir) -> "list[ToLoad]":
-        """What there is to load, and whether the last life ended in order. Its mark is gone from here on."""
+        """What there is to load, and whether the last run ended in order. Its mark is gone from here on."""
         marker = f"{log_dir.path}/{CLEAN_SHUTDOWN}"
         log_dir.clean = self.disk.exists(marker)
         if log_dir.clean:
             log_dir.broker_epoch = decode_clean_shutdown(self.disk.read_bytes(marker))
             self.disk.remove(marker)
-            # Durably: a mark that came back after a crash would vouch for a life that ended otherwise.
+            # Durably: a mark that came back after a crash would vouch for a run that ended otherwise.
             self.disk.sync_dir(log_dir.path)
         elif self.disk.exists(f"{log_dir.path}/{VOUCHED}"):
             log_dir.broker_epoch = decode_clean_shutdown(self.disk.read_bytes(f"{log_dir.path}/{VOUCHED}"))
@@ -226,7 +224,9 @@ class LogManager:
         log_starts = self._read_offsets(log_dir, LOG_STARTS)
         log_dir.high_watermarks = self._read_offsets(log_dir, HIGH_WATERMARKS)
         log_dir.cleaned = self._read_offsets(log_dir, CLEANER_OFFSETS)
-        log_dir.manifests_trusted = written_by_headrace(*map(partial(self._read_file, log_dir), (RECOVERY_POINTS, HIGH_WATERMARKS)))
+        log_dir.manifests_trusted = written_by_headrace(
+            *map(partial(self._read_file, log_dir), (RECOVERY_POINTS, HIGH_WATERMARKS))
+        )
         log_dir.checkpoints.loaded(recovery_points, log_starts, log_dir.high_watermarks)
 
         def item(partition: TopicPartition) -> ToLoad:
@@ -248,13 +248,13 @@ class LogManager:
         return work
 
     def whole_since(self) -> int:
-        """The broker epoch of the last life, if all that it had promised is still here; else -1."""
+        """The broker epoch of the last run, if all that it had promised is still here; else -1."""
         epochs = {log_dir.broker_epoch for log_dir in self.live_dirs()}
         doubted = self.lost or self.missing or self.offline or any(log_dir.forgetful for log_dir in self.live_dirs())
         return -1 if doubted or len(epochs) != 1 else epochs.pop()
 
     def vouch(self, broker_epoch: int) -> None:
-        """Note that this life loses nothing, however it ends. A dir that cannot be written will show soon enough."""
+        """Note that this run loses nothing, however it ends. A dir that cannot be written will show soon enough."""
         for log_dir in self.live_dirs():
             with suppress(OSError):
                 self.disk.replace_bytes(f"{log_dir.path}/{VOUCHED}", encode_clean_shutdown(broker_epoch))
@@ -292,10 +292,14 @@ class LogManager:
             may_have_had = item.vouched_end > item.log_start or item.log_dir.forgetful
             if (owner := stranger(self.disk, item.folder)) is not None:
                 self._set_stranger_aside(item, owner)
-                # Files were there, whosever they are: it is not for a broker to begin anew without them.
-                self.missing[partition] = item if item.vouched_end > item.log_start else unknown(item)._replace(is_known=True)
+                # There are files, whoever they belong to: a broker must not start an empty log in their place.
+                self.missing[partition] = (
+                    item if item.vouched_end > item.log_start else unknown(item)._replace(is_known=True)
+                )
                 return
-            if may_have_had and not (self.disk.exists(item.folder) and any(".log" in name for name in self.disk.list(item.folder))):
+            if may_have_had and not (
+                self.disk.exists(item.folder) and any(".log" in name for name in self.disk.list(item.folder))
+            ):
                 self.missing[partition] = item if item.vouched_end > item.log_start else unknown(item)
                 return
             log = Log.open(
@@ -328,12 +332,13 @@ class LogManager:
         aside = f"{item.folder}.{self.make_uuid().hex()}-stray"
         self.disk.rename(item.folder, aside)
         self.disk.sync_dir(item.log_dir.path)
-        self.notes.append(f"{item.folder} holds the files of {owner}: renamed to {aside}; stop this node and put folders back in their places")
+        self.notes.append(
+            f"{item.folder} holds the files of {owner}: renamed to {aside}; stop this node and put folders back in"
+            " their places"
+        )
 
     def _add(self, log_dir: LogDir, log: Log) -> None:
         self.logs[log.topic, log.partition] = log
-        if log.topic_id is not None:
-            self._by_id[log.topic_id, log.partition] = log
         log_dir.logs.add(log)
         self._dir_of[log] = log_dir
 
@@ -341,9 +346,6 @@ class LogManager:
 
     def get(self, topic: str, partition: int) -> Log | None:
         return self.logs.get((topic, partition))
-
-    def get_by_id(self, topic_id: bytes, partition: int) -> Log | None:
-        return self._by_id.get((topic_id, partition))
 
     def live_dirs(self) -> list[LogDir]:
         return [log_dir for log_dir in self.dirs if log_dir.failed is None]
@@ -391,8 +393,8 @@ class LogManager:
     def suspect(self, partition: TopicPartition, directory_id: bytes | None) -> None:
         """The metadata says that a log is in a dir (None: in the only one), and there is no folder of it.
 
-        A crash may come before the folder is made, but it takes no checkpoints away: where these are gone, too, somebody
-        has removed files, and what is not here is missing.
+        A crash may come before the folder is made, but it takes no checkpoints away: where these are gone, too,
+        somebody has removed files, and what is not here is missing.
         """
         for log_dir in self.live_dirs():
             is_there = len(self.dirs) == 1 if directory_id is None else log_dir.directory_id == directory_id
@@ -408,7 +410,6 @@ class LogManager:
     def adopt_topic_id(self, log: Log, topic_id: bytes) -> None:
         """Give a log from before topic ids the one its topic has."""
         log.write_topic_id(topic_id)
-        self._by_id[topic_id, log.partition] = log
 
     def remove(self, log: Log, suffix: str = "-delete") -> str:
         """Take a log out of service under another name; returns the folder, for `remove_folder` in a thread.
@@ -416,8 +417,6 @@ class LogManager:
         With `-stray` the folder stays: the cluster says it is not ours, and a person may know better.
         """
         del self.logs[log.topic, log.partition]
-        if log.topic_id is not None:
-            self._by_id.pop((log.topic_id, log.partition), None)
         log_dir = self._dir_of.pop(log)
         log_dir.logs.discard(log)
         log_dir.high_watermarks.pop((log.topic, log.partition), None)
@@ -437,8 +436,8 @@ class LogManager:
     def truncate_to(self, offsets: Mapping[Log, int]) -> CheckpointPlan:
         """Truncate followers that diverged. Run the plan before anything is appended to them again.
 
-        A recovery point above what was rewritten would vouch for bytes that nobody has checked; and after a crash what was
-        cut would count as missing, if the checkpoint still spoke of it: so it is lowered before, too.
+        A recovery point above what was rewritten would vouch for bytes that nobody has checked; and after a crash what
+        was cut would count as missing, if the checkpoint still spoke of it: so it is lowered before, too.
         """
         vouched = set()
         for log, offset in offsets.items():
@@ -465,8 +464,6 @@ class LogManager:
         for log in logs:
             self.offline[log.topic, log.partition] = f"{log_dir.path}: {error}"
             self.logs.pop((log.topic, log.partition), None)
-            if log.topic_id is not None:
-                self._by_id.pop((log.topic_id, log.partition), None)
             log.abandon()
         log_dir.logs.clear()
         return logs

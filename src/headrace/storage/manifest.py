@@ -1,4 +1,4 @@
-"""`.headrace_segments`: a list of a partition's closed segments, so that a start notices one that is gone or exchanged.
+"""`.headrace_segments`: a list of a partition's closed segments, by which a start notices a missing or swapped one.
 
 A line is written only once its segment is on the disk, and taken out before its files go or change. So the file never
 promises what a power cut could take, and without its last lines it only promises less. Kafka ignores the file;
@@ -83,7 +83,8 @@ class Manifest:
         self.folder = ""
         """The name of the folder that it was written for; empty: not known."""
         self.swap: Entry | None = None
-        """While a compacted segment takes the place of others: instead of all entries in its range there may be this one."""
+        """While a compacted segment takes the place of others: instead of all entries in its range there may be this
+        one."""
         self.generation = 0
         """Of the log's truncations: what was synced before one may be there no more."""
         self._entries = {entry.base_offset: entry for entry in entries}
@@ -209,7 +210,8 @@ class Manifest:
     # -- the file
 
     def save(self, disk: Disk, folder: str) -> None:
-        """Make it durable, blocking, in whichever thread. Where there is no room, the file goes: it only vouches for less."""
+        """Make it durable, blocking, in whichever thread. Where there is no room, the file goes: it only vouches for
+        less."""
         if not self.is_dirty:
             return
         path = f"{folder}/{MANIFEST}"

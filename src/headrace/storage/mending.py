@@ -8,8 +8,8 @@ into it was written and synced as `.cleaned` files, which a start removes. Each 
     2. its indexes and then its log file get their names: from here on the hole is closed up to its end
     3. where it is whole, the file set aside is renamed `.cut`: no longer part of the log, and never deleted
 
-A power cut may undo the latest renames in any combination. An index without its log is removed by a start, a log without
-its index gets a new one, and a `.corrupt` file beside a segment of its name is no hole any more.
+A power cut may undo the latest renames in any combination. An index without its log is removed by a start, a log
+without its index gets a new one, and a `.corrupt` file beside a segment of its name is no hole any more.
 """
 
 import errno
@@ -105,10 +105,11 @@ def discard_part(disk: Disk, folder: str, base_offset: int) -> None:
 
 
 def close_damaged(log: "Log", segment: Segment) -> None:
-    """Go on behind a damaged active segment, so that it can be set aside like any other. OSError if that cannot be done.
+    """Go on behind a damaged active segment, so that it can be set aside like any other. OSError if that cannot be
+    done.
 
-    All that was appended to it counts as it did before, so it has to be on the disk; and so has its successor, or a start
-    would take the log for one that ends where the damaged segment begins.
+    All that was appended to it counts as it did before, so it has to be on the disk; and so has its successor, or a
+    start would take the log for one that ends where the damaged segment begins.
     """
     segment.handle.open().sync()
     segment.reset_indexes()
@@ -137,11 +138,14 @@ def _note_mended(log: "Log") -> None:
 def _find_aborted(log: "Log", segment: Segment) -> None:
     """Readers have to skip the transactions that were aborted in it: its index says which, and went with the damage.
 
-    Where what comes before it cannot be read, nobody can tell. That is this log's trouble, not its disk's nor the broker's.
+    Where what comes before it cannot be read, nobody can tell. That is this log's trouble, not its disk's nor the
+    broker's.
     """
     states = ProducerStates()
     loaded = log.snapshots.load(states, segment.base_offset, 0)
-    end_offset = min((one.base_offset for one in log.segments if one.base_offset > segment.base_offset), default=log.end_offset)
+    end_offset = min(
+        (one.base_offset for one in log.segments if one.base_offset > segment.base_offset), default=log.end_offset
+    )
     try:
         found = replay(states, log.segments, max(log.log_start_offset, loaded or 0), end_offset)
     except (CorruptSegment, KafkaError) as damage:

@@ -1,7 +1,7 @@
-"""Whose folder this is: a partition's folder under another one's name must not be served for it.
+"""Which partition a folder belongs to: a folder under another partition's name must not be served as that one.
 
-Records do not say which partition they are of. Two files beside them do; where only one of them names another folder, it is
-that file which is in the wrong place.
+Records do not say which partition they belong to. Two files beside them do. If only one of the two names another
+folder, that file is in the wrong place.
 """
 
 from headrace.storage import checkpoints, manifest

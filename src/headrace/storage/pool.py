@@ -51,7 +51,7 @@ class Handle:
         self.cut = False
         """The file was cut short, and other bytes may be where its readers were promised some."""
         self.unchecked: Unchecked | None = None
-        """Written in an earlier life, and not looked at since."""
+        """Written in an earlier run, and not looked at since."""
 
     def open(self) -> File:
         """The open file, counted as used. The hot path tests `file` itself first."""
@@ -79,7 +79,8 @@ class Handle:
             self._drop()
 
     def _drop(self) -> None:
-        # Nobody asks it again, and it has this handle: both should go with their last user, not with the next collection.
+        # Nobody asks it again, and it has this handle: both should go with their last user, not with the next
+        # collection.
         self.owner = NOBODY
         file, self.file = self.file, None
         if file is not None:

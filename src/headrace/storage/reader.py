@@ -1,4 +1,4 @@
-"""The reading side of a log: finding batches by offset and time in ordered segments, and stepping over none.
+"""The reading side of a log: finds batches by offset and time in ordered segments, and never skips one.
 
 `Log` is this and the writing side.
 """
@@ -8,6 +8,8 @@ import os.path
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
+from operator import attrgetter
 
 from headrace.errors import Err, KafkaError
 from headrace.replication.producers import AbortedTransaction, ProducerStates
@@ -23,6 +25,8 @@ from headrace.storage.retention import SegmentFacts
 from headrace.storage.segment import NEVER, CorruptSegment, Segment
 from headrace.storage.snapshots import Snapshots, replay
 
+_LAST_OFFSET = attrgetter("last_offset")
+
 
 class Slice:
     """Bytes of a log file for one reader. Holds its file open until released."""
@@ -34,6 +38,10 @@ class Slice:
         self.file = file
         self.position = position
         self.length = length
+
+    @property
+    def handle(self) -> Handle | None:
+        return self._handle
 
     @property
     def fd(self) -> int:
@@ -53,7 +61,7 @@ class Slice:
 
     @property
     def is_unchecked(self) -> bool:
-        """Whether nobody has looked at some of it since it was written in an earlier life."""
+        """Whether part of it has not been checked since an earlier run wrote it."""
         handle = self._handle
         if handle is None or handle.unchecked is None:
             return False
@@ -62,7 +70,11 @@ class Slice:
     def checked(self, length: int) -> None:
         """On the loop: so many bytes of it were found good."""
         handle = self._handle
-        if handle is not None and handle.unchecked is not None and handle.unchecked.add(self.position, self.position + length):
+        if (
+            handle is not None
+            and handle.unchecked is not None
+            and handle.unchecked.add(self.position, self.position + length)
+        ):
             handle.unchecked = None
 
     def _check(self) -> None:
@@ -158,7 +170,8 @@ class LogReader:
         return Slice(handle, file, position, length)
 
     def bytes_written(self, piece: Slice) -> int:
-        """How far the file of a slice is written by now; of one that is not written to any more, more than it can have."""
+        """How far the file of a slice is written by now; of one that is not written to any more, more than it can
+        have."""
         active = self.active
         return active.size if piece.file is active.handle.file else NEVER
 
@@ -242,13 +255,28 @@ class LogReader:
         """(producer id, first offset) of each aborted transaction with records in the range."""
         found = []
         for at in range(bisect_right(self._bases, start_offset) or 1, len(self._bases) + 1):
-            for entry in self.aborted_of(self.segments[at - 1]):
-                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+            entries = self.aborted_of(self.segments[at - 1])
+            # In the order of their markers: those that ended before the range are passed over at once.
+            for entry in islice(entries, bisect_left(entries, start_offset, key=_LAST_OFFSET), None):
+                if entry.first_offset < end_offset:
                     found.append((entry.producer_id, entry.first_offset))
                 if entry.last_stable_offset >= end_offset:
                     # All that ends later also began after the range.
                     return found
         return found
+
+    def offset_behind(self, offset: int, piece: Slice) -> int:
+        """One above all that is in a slice read from `offset` on; not far above, as far as the index tells."""
+        end = piece.position + piece.length
+        for at in range(bisect_right(self._bases, offset) or 1, len(self._bases) + 1):
+            segment = self.segments[at - 1]
+            if segment.handle is piece.handle:
+                index = segment.offsets
+                slot = bisect_left(index.positions, end)
+                if slot < len(index) and segment.is_index_checked:
+                    return segment.base_offset + index.offsets[slot] + 1
+                return self._bases[at] if at < len(self._bases) else self.end_offset
+        return self.end_offset
 
     def aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
         """The transaction index of a segment; from the log where the file is not what was written."""

@@ -93,7 +93,7 @@ def load_folder(
     deleted = segment_bases(names, ".log" + DELETED_SUFFIX)
     manifest = read_manifest(disk, path, names, report) if manifest_trusted else None
     if manifest is None and MANIFEST in names:
-        # First of all, and for good: once this life has written its checkpoints, they would vouch for it.
+        # First of all, and for good: once this run has written its checkpoints, they would vouch for it.
         disk.remove(f"{path}/{MANIFEST}")
         disk.sync_dir(path)
     names = finish_interrupted(disk, path, names, report)
@@ -164,7 +164,7 @@ def load_folder(
     epochs.truncate_from_start(log_start)
     snapshots.remove_outside(segments[0].base_offset, end_offset)
     snapshots.remove_strays(segment.base_offset for segment in segments)
-    # From all that is on the disk: a record deleted since may still be sent again by who has no answer yet.
+    # From everything on disk: a client without an answer may still resend a record that was deleted since.
     load_producers(producers, snapshots, segments, end_offset, now_ms)
     for segment, following in pairwise(segments):
         # After a clean stop all was synced; after another, what lies below the recovery point was.
@@ -191,7 +191,9 @@ def load_folder(
 
 def finish_interrupted(disk: Disk, path: str, names: Sequence[str], report: RecoveryReport) -> Sequence[str]:
     """Complete deletions and compaction swaps that a crash cut short; returns the names that are there then."""
-    deleted = [name for name in names if name.endswith(DELETED_SUFFIX) and not name.endswith(".checkpoint" + DELETED_SUFFIX)]
+    deleted = [
+        name for name in names if name.endswith(DELETED_SUFFIX) and not name.endswith(".checkpoint" + DELETED_SUFFIX)
+    ]
     for name in deleted:
         disk.remove(f"{path}/{name}")
     if any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
@@ -214,13 +216,12 @@ def _load_segments(
                 pool.disk.remove(f"{path}/{file_name(base, suffix)}")
                 report.say(f"removed {file_name(base, suffix)}, which had no log file")
     return [
-        Segment(pool, path, base, pool.disk.size(f"{path}/{file_name(base, '.log')}"), now_ms)
-        for base in sorted(bases)
+        Segment(pool, path, base, pool.disk.size(f"{path}/{file_name(base, '.log')}"), now_ms) for base in sorted(bases)
     ]
 
 
 def _add_known_holes(disk: Disk, places: Mapping[int, str], segments: list[Segment], report: RecoveryReport) -> None:
-    """What was set aside in an earlier life: a hole reaches up to the next segment that is there, or the next hole.
+    """What was set aside in an earlier run: a hole reaches up to the next segment that is there, or the next hole.
 
     One whose segment is in place again was mended.
     """
@@ -344,7 +345,8 @@ class _Recovery:
         return not self.config.compact and self.committed is not None and end_offset > self.cleaned
 
     def _may_be_torn(self, segments_behind: int) -> bool:
-        """Whether what is wrong at `next_offset` can be an unfinished write, so that nobody was promised what follows."""
+        """Whether what is wrong at `next_offset` can be an unfinished write, so that nobody was promised what
+        follows."""
         if self.committed is None:
             return segments_behind <= 1
         return self.next_offset >= self.committed
@@ -391,7 +393,7 @@ class _Recovery:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            segment.index_dirty = True  # a full disk: whoever reads does without the files, and the next start looks again
+            segment.index_dirty = True  # a full disk: readers do without the files, and the next start looks again
 
     def _handle_damage(self, segment: Segment, damage: CorruptSegment) -> None:
         """A torn tail ends the log here; anything else is set aside and leaves a hole. See decision 0002."""
@@ -428,7 +430,8 @@ class _Recovery:
         self.next_offset = max(self.next_offset, following)
 
     def _leave_hole(self, end_offset: int) -> None:
-        """Records that were committed are gone without a trace: an empty file keeps their place, as one set aside would."""
+        """Records that were committed are gone without a trace: an empty file keeps their place, as one set aside
+        would."""
         if self.report.covers(self.next_offset, end_offset):
             return  # known already
         hole = Hole(self.next_offset, end_offset, leave_place(self.disk, self.path, self.next_offset))

@@ -142,7 +142,8 @@ def _next_batch(file: File, position: int, size: int, next_offset: int, end_offs
 
 
 def _heads(next_offset: int, end_offset: int) -> re.Pattern[bytes]:
-    """Matches where a batch with an offset in the range may begin: at the bytes that all those offsets share, and the magic."""
+    """Matches where a batch with an offset in the range may begin: at the bytes that all those offsets share, and the
+    magic."""
     ends = [offset.to_bytes(OFFSET_BYTES, "big") for offset in (next_offset, max(next_offset, end_offset - 1))]
     shared = bytes(first for first, _ in takewhile(lambda pair: pair[0] == pair[1], zip(*ends)))
     return re.compile(b"(?=%b.{%d}\x02)" % (re.escape(shared), MAGIC_AT - len(shared)), re.DOTALL)

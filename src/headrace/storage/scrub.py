@@ -1,7 +1,7 @@
-"""Reads segments that nobody has asked for, to find damage while other replicas still have what it took.
+"""Reads segments that nobody has asked for, to find damage while other replicas still have the records.
 
-It needs nothing but a disk, so it runs in another process, and leaves the page cache as it found it: pages that were not
-in memory before are given back at once. `Log.set_aside` is the answer to what it finds.
+It needs nothing but a disk, so it runs in another process, and leaves the page cache as it found it: pages that were
+not in memory before are given back at once. `Log.set_aside` takes what it finds.
 """
 
 import os
@@ -123,7 +123,9 @@ def check(disk: Disk, target: Target, pace: Callable[[int], None] = lambda _: No
             if leader_epoch < epoch:
                 raise CorruptSegment(target.path, position, f"leader epoch {leader_epoch} after {epoch}")
             if next_offset > target.end_offset:
-                raise CorruptSegment(target.path, position, f"offset {next_offset - 1} where {target.end_offset} is in another segment")
+                raise CorruptSegment(
+                    target.path, position, f"offset {next_offset - 1} where {target.end_offset} is in another segment"
+                )
             epoch = leader_epoch
             cell = base_offset // CELL_OFFSETS
             digest = blake2b(batch[:HEADER_BYTES], digest_size=DIGEST_BYTES).digest()

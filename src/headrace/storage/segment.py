@@ -16,12 +16,9 @@ from headrace.storage.indexes import (
     TimeIndex,
     encode_aborted,
 )
-from headrace.storage.indexing import WALK_BYTES as WALK_BYTES
-from headrace.storage.indexing import CorruptSegment as CorruptSegment
+from headrace.storage.indexing import WALK_BYTES as WALK_BYTES, CorruptSegment as CorruptSegment
 from headrace.storage.pool import FilePool, Handle
-from headrace.storage.segment_reader import NEVER as NEVER
-from headrace.storage.segment_reader import UNKNOWN_TIMESTAMP, SegmentReader
-from headrace.storage.segment_reader import Place as Place
+from headrace.storage.segment_reader import NEVER as NEVER, UNKNOWN_TIMESTAMP, Place as Place, SegmentReader
 
 TAIL_BATCHES = 512
 """The active segment remembers where its last batches lie, so that tail reads need neither index nor disk."""
@@ -46,7 +43,7 @@ class Segment(SegmentReader):
 
     @classmethod
     def create(cls, pool: FilePool, folder: str, base_offset: int, config: LogConfig, now_ms: int) -> "Segment":
-        """An empty active segment. What an earlier life left under the same name is cut off first."""
+        """An empty active segment. What an earlier run left under the same name is cut off first."""
         segment = cls(pool, folder, base_offset, 0, now_ms)
         file = pool.disk.open(segment.handle.path, create=True)
         if file.size():
@@ -131,13 +128,18 @@ class Segment(SegmentReader):
             self.disk.remove(path)
 
     def add_aborted(self, entry: AbortedTransaction) -> None:
-        aborted = self.aborted
-        file = self.disk.open(self.path(".txnindex"), create=True)
+        """After an OSError the file lacks it, and readers have it all the same."""
+        self.aborted.append(entry)
         try:
-            file.append(encode_aborted(entry))
-        finally:
-            file.close()
-        aborted.append(entry)
+            file = self.disk.open(self.path(".txnindex"), create=True)
+            try:
+                file.append(encode_aborted(entry))
+            finally:
+                file.close()
+        except OSError:
+            # It stays in memory until checksums are written, and by those the file is found wrong later on.
+            self.index_dirty = True
+            raise
 
     def reset_indexes(self) -> None:
         """Forget everything that is derived from batches."""

@@ -1,8 +1,8 @@
 """The reading side of a segment: its indexes, and where batches lie.
 
-An index is a hint: no answer depends on what is in its file. Where `index_sums` tells, it decides whether the files are the
-ones that were written; where it cannot, since Kafka wrote them, an entry is compared with the batch it points at before it
-is used. One that is wrong is built again from the log file.
+An index is a hint: no answer depends on what is in its file. Where `index_sums` tells, it decides whether the files are
+the ones that were written; where it cannot, since Kafka wrote them, an entry is compared with the batch it points at
+before it is used. One that is wrong is built again from the log file.
 """
 
 from array import array
@@ -47,7 +47,8 @@ UNKNOWN_TIMESTAMP = -2
 """Not read from the time index yet; -1 is Kafka's "has none"."""
 UNREAD = -2
 UNCHECKED = -3
-"""In place of the transaction index's checksum: not looked for yet; there are no checksums, since Kafka wrote the indexes."""
+"""In place of the transaction index's checksum: not looked for yet; there are no checksums, since Kafka wrote the
+indexes."""
 
 SCAN_BYTES = 8192
 """One read finds a batch in most segments: an index interval and the header behind it."""
@@ -230,6 +231,12 @@ class SegmentReader:
                 raise CorruptIndex(f"offset index entry {slot} does not point at its batch")
 
     @property
+    def is_index_checked(self) -> bool:
+        """Whether the offset index, once in memory, is known to be right; else each entry is a guess until looked
+        up."""
+        return self._aborted_crc != UNCHECKED
+
+    @property
     def aborted(self) -> list[AbortedTransaction]:
         """CorruptIndex if the file is not what was written: only a log can then say, see `LogReader.aborted_of`."""
         if self._aborted is None:
@@ -337,12 +344,17 @@ class SegmentReader:
         if not self.size:
             return None  # compaction has left nothing of it
         position, behind = self.offsets.around(offset - self.base_offset)
-        if behind - position > SCAN_BYTES and (place := self._batch_at(behind)) and place.base_offset <= offset <= place.last_offset:
+        if (
+            behind - position > SCAN_BYTES
+            and (place := self._batch_at(behind))
+            and place.base_offset <= offset <= place.last_offset
+        ):
             return place
         try:
             place = self._scan(position, offset)
             if place is None or place.position != position or not position or place.base_offset <= offset:
-                # Batches from a batch at or below the offset on: the first that reaches it is right, whatever the index says.
+                # Batches from a batch at or below the offset on: the first that reaches it is right, whatever the index
+                # says.
                 return place
         except CorruptIndex:
             pass
@@ -404,7 +416,11 @@ class SegmentReader:
     def _is_time_of_batch(self, slot: int) -> bool:
         timestamp, offset = self.times.timestamps[slot], self.base_offset + self.times.offsets[slot]
         place = self.find(offset)
-        return place is not None and place.base_offset <= offset and self.header_at(place.position).max_timestamp == timestamp
+        return (
+            place is not None
+            and place.base_offset <= offset
+            and self.header_at(place.position).max_timestamp == timestamp
+        )
 
     def position_of(self, offset: int) -> int:
         """Where bytes that a reader bounded by `offset` (exclusive) may see end."""

@@ -1,7 +1,7 @@
-"""How a log loses records: cut by its leader, deleted from its start, compacted, let go of where they are damaged.
+"""How a log loses records: truncated to match its leader, deleted from its start, compacted, given up where damaged.
 
-What the manifest vouches for is taken out of it before files go. Only deletion may come first: the new names of its files
-say what became of them, until `forget_deleted` has told the manifest and removes them.
+An entry leaves the manifest before its files go. Only deletion may rename the files first: their new names say what
+became of them, until `forget_deleted` has updated the manifest and removes them.
 """
 
 import errno
@@ -202,8 +202,8 @@ class ShrinkingLog(LogReader):
             gone.close()
 
     def _drop_from_end(self, segments: Sequence[Segment]) -> None:
-        """The newest first, each for good before the next: one that a power cut brings back must not have a gap before it,
-        which a compacted log would take for records cleaned away."""
+        """The newest first, each for good before the next: one that a power cut brings back must not have a gap before
+        it, which a compacted log would take for records cleaned away."""
         for segment in reversed(segments):
             self._drop_segments([segment])
             self.disk.sync_dir(self.path)

@@ -123,8 +123,8 @@ def load_producers(
 def recall(producers: ProducerStates, segments: Sequence[Segment], offset: int, since_ms: int) -> bool:
     """Complete what a snapshot at `offset` said by what the log has just before it, if that can be read.
 
-    False if the log has a batch there, written after `since_ms`, of which the snapshot does not know: the producer has not
-    expired, so the snapshot is an older one.
+    False if the log has a batch there, written after `since_ms`, of which the snapshot does not know: the producer has
+    not expired, so the snapshot is an older one.
     """
     agrees = True
     segment = next((one for one in reversed(segments) if one.base_offset < offset), None)
@@ -141,7 +141,7 @@ def recall(producers: ProducerStates, segments: Sequence[Segment], offset: int, 
                 agrees = agrees and (header.max_timestamp <= since_ms or producers.has_seen(header))
                 producers.recall(header)
     except CorruptSegment:
-        pass  # whoever reads it will say so
+        pass  # its reader will report it
     return agrees
 
 
@@ -150,8 +150,8 @@ def replay(
 ) -> list[tuple[Segment, AbortedTransaction]]:
     """Tell the producers of every batch in a range; returns what belongs into transaction indexes.
 
-    Only control batches are read whole: the headers say everything of the others. If `lenient`, what follows damage in a
-    segment is left out: producers are then remembered as far as the log can tell.
+    Only control batches are read whole: the headers say everything of the others. If `lenient`, what follows damage in
+    a segment is left out: producers are then remembered as far as the log can tell.
     """
     aborted: list[tuple[Segment, AbortedTransaction]] = []
     for at, segment in enumerate(segments):

@@ -214,7 +214,5 @@ def _named(disk: Disk, folder: str, suffix: str) -> list[str]:
     return [
         name
         for name in disk.list(folder)
-        if name.endswith(suffix)
-        and name[:OFFSET_DIGITS].isdigit()
-        and name[OFFSET_DIGITS : OFFSET_DIGITS + 1] == "."
+        if name.endswith(suffix) and name[:OFFSET_DIGITS].isdigit() and name[OFFSET_DIGITS : OFFSET_DIGITS + 1] == "."
     ]

@@ -1,4 +1,5 @@
-"""A cluster of one's own for tests: real processes on loopback, each of which can be killed, frozen, wiped and restarted.
+"""A cluster of one's own for tests: real processes on loopback, each of which can be killed, frozen, wiped and
+restarted.
 
     with TestCluster(3) as cluster:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
@@ -17,12 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from headrace.broker.local_cluster import LocalCluster, LocalNode, Wish, add_brokers, open_cluster
-from headrace.broker.node import layout_of
-from headrace.client.admin import Admin
-from headrace.client.cluster import Partition, Topic
+from headrace.broker.cluster.opening import layout_of
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.operations import Operations, Quorum
 from headrace.client.errors import BrokerUnreachable, ClientError
-from headrace.client.operations import Operations, Quorum
+from headrace.client.net.cluster import Partition, Topic
+from headrace.local_cluster.layout import LocalCluster, LocalNode, Wish, add_brokers, open_cluster
 from headrace.quorum.folder import format_folders
 from headrace.storage.checkpoints import new_uuid
 from headrace.storage.files import RealDisk
@@ -36,7 +37,8 @@ POLL_S = 0.05
 
 
 class ClusterFailed(Exception):
-    """A node did not start or stop as it should, or something awaited did not come; the message says what nodes said."""
+    """A node did not start or stop as it should, or something awaited did not come; the message says what nodes
+    said."""
 
 
 class TestNode(Child):
@@ -75,8 +77,8 @@ class TestCluster:
     """`brokers` nodes, the first three of them (or the only one or two) also controllers.
 
     `settings` are options of server.properties for all nodes; `racks` are given to them in turn. Without `folder` a
-    temporary one is used and removed; a cluster that is in it already is found again, as it is. `hosts` and `prefixes` put each node on an address of its own and into a
-    network namespace, say.
+    temporary one is used and removed; a cluster that is in it already is found again, as it is. `hosts` and `prefixes`
+    put each node on an address of its own and into a network namespace, say.
     """
 
     __test__ = False

@@ -1,4 +1,5 @@
-"""pytest fixtures: `pytest_plugins = ["headrace.testing.plugin"]` in a conftest.py, and a test asks for a broker by name."""
+"""pytest fixtures: `pytest_plugins = ["headrace.testing.plugin"]` in a conftest.py, and a test asks for a broker by
+name."""
 
 from collections.abc import Iterator
 

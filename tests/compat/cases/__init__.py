@@ -34,7 +34,9 @@ def served(api: str) -> tuple[int, ...]:
     return tuple(range(codec.min_version, UNSTABLE.get(api, codec.max_version + 1)))
 
 
-def case(api: str, versions: Iterable[int] | None = None) -> Callable[[Callable[["Talk"], None]], Callable[["Talk"], None]]:
+def case(
+    api: str, versions: Iterable[int] | None = None
+) -> Callable[[Callable[["Talk"], None]], Callable[["Talk"], None]]:
     """Registers a function as a case of this API; `versions` narrows it to some of those served."""
 
     def register(run: Callable[["Talk"], None]) -> Callable[["Talk"], None]:
@@ -171,7 +173,9 @@ class Talk:
 
     def until_producer_ids(self) -> None:
         """A broker just started may still be waiting for its first block of them."""
-        self.until(lambda: self.call("InitProducerId", transactional_id=None, transaction_timeout_ms=1000).error_code == 0)
+        self.until(
+            lambda: self.call("InitProducerId", transactional_id=None, transaction_timeout_ms=1000).error_code == 0
+        )
 
     # Records
 
@@ -179,7 +183,9 @@ class Talk:
         """Set-up: appends these batches, one request each."""
         for data in batches:
             parts = [{"index": partition, "records": data}]
-            answer = self.call("Produce", 12, acks=-1, timeout_ms=5000, topic_data=[{"name": topic, "partition_data": parts}])
+            answer = self.call(
+                "Produce", 12, acks=-1, timeout_ms=5000, topic_data=[{"name": topic, "partition_data": parts}]
+            )
             (result,) = answer.responses[0].partition_responses
             assert result.error_code == 0, result
 
@@ -224,6 +230,7 @@ def load() -> dict[str, Case]:
         offsets,
         produce,
         topics,
+        transactions,
         wire,
     )
 

@@ -1,5 +1,7 @@
 """What admin tools ask in passing: producer ids, reassignments, quotas, access lists."""
 
+from typing import Any
+
 from tests.compat.cases import Talk, case
 
 
@@ -44,7 +46,13 @@ def quotas(t: Talk) -> None:
     for kind, match, value in (("planet", 0, "x"), ("user", 9, None), ("user", 0, None), ("", 2, None)):
         t.note(f"{kind} {match} {value}")
         t.ask(components=[{"entity_type": kind, "match_type": match, "match": value}])
-    for kind, match, value in (("user", 0, ""), ("ip", 0, "nowhere"), ("ip", 0, None), ("client-id", 1, "x"), ("USER", 2, None)):
+    for kind, match, value in (
+        ("user", 0, ""),
+        ("ip", 0, "nowhere"),
+        ("ip", 0, None),
+        ("client-id", 1, "x"),
+        ("USER", 2, None),
+    ):
         t.note(f"strictly {kind} {match} {value}")
         t.ask(components=[{"entity_type": kind, "match_type": match, "match": value}], strict=True)
     twice = {"entity_type": "user", "match_type": 2, "match": None}
@@ -55,7 +63,7 @@ def quotas(t: Talk) -> None:
 @case("DescribeAcls")
 def access_lists(t: Talk) -> None:
     def ask(**fields: object) -> None:
-        every = {
+        every: dict[str, Any] = {
             "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "principal_filter": None,
             "host_filter": None, "operation": 1, "permission_type": 1,
         }  # fmt: skip
@@ -96,7 +104,7 @@ def access_given(t: Talk) -> None:
 @case("DeleteAcls")
 def access_taken(t: Talk) -> None:
     def ask(*changes: dict[str, object]) -> None:
-        every = {
+        every: dict[str, Any] = {
             "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "principal_filter": None,
             "host_filter": None, "operation": 1, "permission_type": 1,
         }  # fmt: skip

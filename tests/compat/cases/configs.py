@@ -109,22 +109,28 @@ def replacements_refused(t: Talk) -> None:
     for name, kind in ((t.name("nowhere"), TOPIC), ("a b", TOPIC), ("99", BROKER), ("x", 0), ("x", 77)):
         replace(t, (name, kind, {}))
     # The same resource twice is left out: Apache Kafka 4.3.1 never answers it.
-    t.ask(resources=[{"resource_type": TOPIC, "resource_name": topic, "configs": [{"name": "flush.ms", "value": "1"}] * 2}])
+    t.ask(
+        resources=[
+            {"resource_type": TOPIC, "resource_name": topic, "configs": [{"name": "flush.ms", "value": "1"}] * 2}
+        ]
+    )
     t.ask(resources=[])
 
 
 @case("AlterConfigs")
 def other_kinds_replaced(t: Talk) -> None:
-    for name, kind, configs in (
+    changes: tuple[tuple[str, int, dict[str, str | None]], ...] = (
         (t.name("g"), GROUP, {"consumer.session.timeout.ms": "50000"}), (t.name("g"), GROUP, {}),
         (t.name("m"), METRICS, {"interval.ms": "1000"}), (t.name("m"), METRICS, {}), ("1", LOGGER, {"root": "INFO"}),
         ("", TOPIC, {}), ("1", BROKER, {"no.such.config": "2"}), ("1", BROKER, {"node.id": "2"}),
         ("1", BROKER, {"log.cleaner.threads": None}), ("1", BROKER, {}),
-    ):  # fmt: skip
+    )  # fmt: skip
+    for name, kind, configs in changes:
         t.note(f"type {kind} {configs}")
         replace(t, (name, kind, configs))
     for name in ("1", ""):
-        for configs in ({"log.cleaner.threads": "2"}, {}):
+        wanted: tuple[dict[str, str | None], ...] = ({"log.cleaner.threads": "2"}, {})
+        for configs in wanted:
             t.note(f"broker {name!r} {configs}")
             replace(t, (name, BROKER, configs))
             t.settle()
@@ -135,7 +141,9 @@ def other_kinds_replaced(t: Talk) -> None:
 # One by one
 
 
-def alter(t: Talk, name: str, *changes: tuple[int, str, str | None], kind: int = TOPIC, validate_only: bool = False) -> None:
+def alter(
+    t: Talk, name: str, *changes: tuple[int, str, str | None], kind: int = TOPIC, validate_only: bool = False
+) -> None:
     configs = [{"config_operation": op, "name": key, "value": value} for op, key, value in changes]
     resources = [{"resource_type": kind, "resource_name": name, "configs": configs}]
     t.ask("IncrementalAlterConfigs", resources=resources, validate_only=validate_only)
@@ -190,7 +198,15 @@ def changes_refused(t: Talk) -> None:
 
 @case("IncrementalAlterConfigs")
 def changes_to_unknown_things(t: Talk) -> None:
-    for kind, name in ((TOPIC, t.name("nowhere")), (TOPIC, "a b"), (TOPIC, ""), (BROKER, "99"), (BROKER, "x"), (0, "x"), (77, "x")):
+    for kind, name in (
+        (TOPIC, t.name("nowhere")),
+        (TOPIC, "a b"),
+        (TOPIC, ""),
+        (BROKER, "99"),
+        (BROKER, "x"),
+        (0, "x"),
+        (77, "x"),
+    ):
         t.note(f"type {kind} {t.names.get(name, name)}")
         alter(t, name, (SET, "retention.ms", "5"), kind=kind)
     topic = t.topic()
@@ -207,7 +223,12 @@ def broker_changes(t: Talk) -> None:
         t.settle()
         t.ask("DescribeConfigs", 4, resources=[resource("1", BROKER, ["log.cleaner.threads"])], include_synonyms=True)
         alter(t, name, (DELETE, "log.cleaner.threads", None), kind=BROKER)
-        for key, value in (("num.partitions", "3"), ("node.id", "7"), ("no.such.config", "1"), ("log.cleaner.threads", "x")):
+        for key, value in (
+            ("num.partitions", "3"),
+            ("node.id", "7"),
+            ("no.such.config", "1"),
+            ("log.cleaner.threads", "x"),
+        ):
             t.note(f"{key} = {value}")
             alter(t, name, (SET, key, value), kind=BROKER, validate_only=True)
     t.settle()
@@ -216,13 +237,15 @@ def broker_changes(t: Talk) -> None:
 # Every option is only validated, so that the broker stays what it is for other cases.
 BROKER_CHANGES = [
     ("log.retention.ms", "1000000"), ("log.retention.ms", "-1"), ("log.retention.ms", "-2"), ("log.retention.ms", "0"),
-    ("log.retention.hours", "5"), ("log.roll.ms", "1000"), ("log.segment.bytes", "100"), ("log.segment.bytes", "2097152"),
+    ("log.retention.hours", "5"), ("log.roll.ms", "1000"), ("log.segment.bytes", "100"), ("log.segment.bytes",
+     "2097152"),
     ("message.max.bytes", "-1"), ("message.max.bytes", "2000000"), ("log.cleaner.threads", "0"),
     ("log.cleaner.threads", "2"), ("log.cleaner.threads", "100"), ("log.cleaner.dedupe.buffer.size", "1"),
     ("log.cleaner.io.buffer.load.factor", "0.5"), ("max.connections", "10000"), ("max.connections.per.ip", "-1"),
     ("max.connections.per.ip", "100"), ("max.connections.per.ip.overrides", "127.0.0.1:5"),
     ("max.connections.per.ip.overrides", "bad"), ("num.io.threads", "100"), ("num.io.threads", "9"),
-    ("background.threads", "11"), ("unclean.leader.election.enable", "true"), ("unclean.leader.election.enable", "maybe"),
+    ("background.threads", "11"), ("unclean.leader.election.enable", "true"), ("unclean.leader.election.enable",
+     "maybe"),
     ("compression.type", "zstd"), ("compression.type", "wood"), ("min.insync.replicas", "1"),
     ("min.insync.replicas", "0"), ("log.cleanup.policy", "compact"), ("log.cleanup.policy", ""),
     ("log.message.timestamp.type", "LogAppendTime"), ("log.message.timestamp.type", "x"),
@@ -249,7 +272,8 @@ def group_changes(t: Talk) -> None:
     group, shown = t.name("g"), ["consumer.session.timeout.ms", "share.isolation.level", "share.auto.offset.reset"]
     for op, key, value in (
         (SET, "consumer.session.timeout.ms", "50000"), (SET, "consumer.heartbeat.interval.ms", "6000"),
-        (SET, "consumer.session.timeout.ms", "1"), (SET, "consumer.session.timeout.ms", "x"), (SET, "no.such.config", "1"),
+        (SET, "consumer.session.timeout.ms", "1"), (SET, "consumer.session.timeout.ms", "x"), (SET, "no.such.config",
+         "1"),
         (APPEND, "consumer.session.timeout.ms", "1"), (DELETE, "consumer.session.timeout.ms", None),
         (SET, "share.isolation.level", "read_committed"), (SET, "share.isolation.level", "bad"),
         (SET, "share.auto.offset.reset", "by_duration:PT1H"), (SET, "share.auto.offset.reset", "never"),
@@ -270,7 +294,8 @@ def group_changes(t: Talk) -> None:
 def metrics_changes(t: Talk) -> None:
     subscription = t.name("m")
     for op, key, value in (
-        (SET, "interval.ms", "1000"), (SET, "interval.ms", "99"), (SET, "interval.ms", "3600001"), (SET, "interval.ms", "x"),
+        (SET, "interval.ms", "1000"), (SET, "interval.ms", "99"), (SET, "interval.ms", "3600001"), (SET, "interval.ms",
+         "x"),
         (SET, "metrics", "a.,b."), (APPEND, "metrics", "c."), (SUBTRACT, "metrics", "a."), (SET, "metrics", ""),
         (SET, "match", "client_id=x.*,client_software_name=y"), (SET, "match", "planet=x"), (SET, "match", "client_id"),
         (SET, "match", "client_id=("), (SET, "no.such.config", "1"), (DELETE, "metrics", None), (DELETE, "match", None),

@@ -182,7 +182,7 @@ def sessions_over_deleted_topics(t: Talk) -> None:
     t.topic("other")
     answer = fetch(t, entry(t, "t", part(0)), entry(t, "other", part(0)), session_id=0, session_epoch=0)
     t.call("DeleteTopics", topics=[{"name": topic}], timeout_ms=5000)
-    asked = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+    asked: dict[str, Any] = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
     t.until(lambda: t.call("Metadata", **asked).topics[0].error_code == 3)
     t.settle()
     fetch(t, session_id=answer.session_id, session_epoch=1)

@@ -42,7 +42,9 @@ def member(t: Talk, name: str, **more: Any) -> Any:
     assert answer.error_code == 0, answer
     t.names[answer.member_id] = "$member"
     assignment = [{"member_id": answer.member_id, "assignment": b"mine"}]
-    synced = t.call(SYNC, 3, group_id=name, generation_id=answer.generation_id, member_id=answer.member_id, assignments=assignment)
+    synced = t.call(
+        SYNC, 3, group_id=name, generation_id=answer.generation_id, member_id=answer.member_id, assignments=assignment
+    )
     assert synced.error_code == 0, synced
     return answer
 
@@ -125,7 +127,11 @@ def static_members(t: Talk) -> None:
     t.names[answer.member_id] = "$again"
     t.record(JOIN, answer)
     t.note("with the id it had before, or another")
-    t.ask(**joining(name, group_instance_id="one", member_id=next(iter(m for m, text in t.names.items() if text == "$member"))))
+    t.ask(
+        **joining(
+            name, group_instance_id="one", member_id=next(iter(m for m, text in t.names.items() if text == "$member"))
+        )
+    )
     t.ask(**joining(name, group_instance_id="two", member_id="nobody"))
 
 
@@ -193,7 +199,7 @@ def leaving(t: Talk) -> None:
 @case("OffsetCommit")
 def by_a_simple_consumer(t: Talk) -> None:
     name, topic = group(t), t.topic(partitions=2)
-    base = {"group_id": name, "generation_id_or_member_epoch": -1, "member_id": ""}
+    base: dict[str, Any] = {"group_id": name, "generation_id_or_member_epoch": -1, "member_id": ""}
     t.ask(**base, topics=of_topic(t, topic, (0, 5, "note"), (1, 6, "")))
     t.ask(**base, topics=of_topic(t, topic, (0, -1, "")))
     t.ask(**base, topics=of_topic(t, topic, (7, 5, ""), (1, 6, ""), (-1, 2, "")))
@@ -211,7 +217,7 @@ def by_a_simple_consumer(t: Talk) -> None:
 def by_members(t: Talk) -> None:
     name, topic = group(t), t.topic()
     joined = member(t, name)
-    base = {
+    base: dict[str, Any] = {
         "group_id": name, "generation_id_or_member_epoch": joined.generation_id, "member_id": joined.member_id,
         "topics": of_topic(t, topic, (0, 5, "")),
     }  # fmt: skip
@@ -227,7 +233,7 @@ def by_members(t: Talk) -> None:
 @case("OffsetCommit")
 def of_topics_named_twice_and_of_no_partitions(t: Talk) -> None:
     name, topic, nowhere = group(t), t.topic(partitions=2), t.name("nowhere")
-    base = {"group_id": name, "generation_id_or_member_epoch": -1, "member_id": ""}
+    base: dict[str, Any] = {"group_id": name, "generation_id_or_member_epoch": -1, "member_id": ""}
     t.ask(**base, topics=of_topic(t, topic))
     t.ask(**base, topics=of_topic(t, nowhere))
     t.ask(**base, topics=of_topic(t, nowhere) + of_topic(t, nowhere, (0, 1, ""), (1, 1, "")))
@@ -239,7 +245,11 @@ def of_topics_named_twice_and_of_no_partitions(t: Talk) -> None:
 
 def fetching(t: Talk, name: str, topics: list[tuple[str, list[int]]] | None, **more: Any) -> None:
     if t.version < 8:
-        t.ask(group_id=name, topics=None if topics is None else [{"name": n, "partition_indexes": p} for n, p in topics], **more)
+        t.ask(
+            group_id=name,
+            topics=None if topics is None else [{"name": n, "partition_indexes": p} for n, p in topics],
+            **more,
+        )
         return
     known = {text: topic_id for topic_id, text in t.ids.items()}
 
@@ -309,7 +319,12 @@ def forgetting_topics_named_twice_and_no_partitions(t: Talk) -> None:
     t.call(COMMIT, 9, group_id=name, generation_id_or_member_epoch=-1, topics=offsets(topic, (0, 5, ""), (1, 6, "")))
     none: list[dict[str, Any]] = []
     some = [{"partition_index": 0}, {"partition_index": 9}]
-    for rows in ([(topic, none)], [(nowhere, none)], [(nowhere, none), (topic, some)], [(nowhere, some), (topic, none)]):
+    for rows in (
+        [(topic, none)],
+        [(nowhere, none)],
+        [(nowhere, none), (topic, some)],
+        [(nowhere, some), (topic, none)],
+    ):
         t.ask(group_id=name, topics=[{"name": named, "partitions": partitions} for named, partitions in rows])
 
 

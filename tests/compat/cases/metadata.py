@@ -102,7 +102,7 @@ def ids_and_names_mixed(t: Talk) -> None:
 
 @case("Metadata", versions=range(8, 14))
 def authorized_operations(t: Talk) -> None:
-    fields = {"include_cluster_authorized_operations": True} if t.version <= 10 else {}
+    fields: dict[str, Any] = {"include_cluster_authorized_operations": True} if t.version <= 10 else {}
     ask(t, [{"name": t.topic()}], include_topic_authorized_operations=True, **fields)
 
 
@@ -153,7 +153,10 @@ def pages_of_all_sizes(t: Talk) -> None:
             answer = t.ask(topics=[{"name": n} for n in names], response_partition_limit=limit, cursor=cursor)
             if answer is None or answer.next_cursor is None:
                 break
-            cursor = {"topic_name": answer.next_cursor.topic_name, "partition_index": answer.next_cursor.partition_index}
+            cursor = {
+                "topic_name": answer.next_cursor.topic_name,
+                "partition_index": answer.next_cursor.partition_index,
+            }
     for partition in (4, 5, 6):
         t.note(f"from partition {partition} of 5")
         t.ask(topics=[{"name": n} for n in names], cursor={"topic_name": names[0], "partition_index": partition})

@@ -76,7 +76,12 @@ def acks(t: Talk) -> None:
     for number in (2, -2, 32767):
         t.note(f"acks {number}")
         put(t, batch(b"a"), acks=number)
-    t.ask("ListOffsets", 1, replica_id=-1, topics=[{"name": t.name(), "partitions": [{"partition_index": 0, "timestamp": -1}]}])
+    t.ask(
+        "ListOffsets",
+        1,
+        replica_id=-1,
+        topics=[{"name": t.name(), "partitions": [{"partition_index": 0, "timestamp": -1}]}],
+    )
 
 
 @case("Produce")
@@ -105,7 +110,9 @@ def broken_batches() -> dict[str, bytes]:
         "magic -1": batch(b"a", magic=-1),
         "a message set of magic 1": with_old_magic,
         "control": batch(Rec(b"\0\0\0\0\0\0", b"\0\0\0\1"), attributes=CONTROL),
-        "control and transactional": batch(Rec(b"x", b"\0\0\0\1"), attributes=CONTROL | TRANSACTIONAL, producer=(1, 0, -1)),
+        "control and transactional": batch(
+            Rec(b"x", b"\0\0\0\1"), attributes=CONTROL | TRANSACTIONAL, producer=(1, 0, -1)
+        ),
         "transactional without a producer": batch(b"a", attributes=TRANSACTIONAL),
         "two batches": good + good,
         "batch and a piece": good + good[:20],
@@ -305,7 +312,13 @@ def records_that_lie(t: Talk) -> None:
     start, key, value = b"\0" + varint(0) + varint(0), sized(b"k"), sized(b"v")
     plain = start + key + value
     records = {
-        "headers of all sorts": plain + varint(3) + sized(b"h") + sized(b"v") + sized(b"") + sized(None) + sized(b"\xff") * 2,
+        "headers of all sorts": plain
+        + varint(3)
+        + sized(b"h")
+        + sized(b"v")
+        + sized(b"")
+        + sized(None)
+        + sized(b"\xff") * 2,
         "null header key": plain + varint(1) + sized(None) + sized(b"v"),
         "negative header count": plain + varint(-1),
         "header count too large": plain + varint(5) + sized(b"a") + sized(b"b"),
@@ -345,7 +358,14 @@ def recompressed_by_the_topic(t: Talk) -> None:
 
 def fetch_all(t: Talk, label: str = "t") -> None:
     parts = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]
-    t.ask("Fetch", 11, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=[{"topic": t.name(label), "partitions": parts}])
+    t.ask(
+        "Fetch",
+        11,
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        topics=[{"topic": t.name(label), "partitions": parts}],
+    )
 
 
 # Idempotent producers

@@ -199,7 +199,9 @@ def deleted_by_id(t: Talk) -> None:
     t.ask(topics=[{"topic_id": t.id_of("a"), "name": None}], timeout_ms=10_000)
     t.ask(topics=[{"topic_id": bytes(16), "name": None}], timeout_ms=10_000)
     t.ask(topics=[{"topic_id": t.id_of("b"), "name": t.name("b")}], timeout_ms=10_000)
-    t.ask(topics=[{"topic_id": t.id_of("b"), "name": None}, {"topic_id": t.id_of("b"), "name": None}], timeout_ms=10_000)
+    t.ask(
+        topics=[{"topic_id": t.id_of("b"), "name": None}, {"topic_id": t.id_of("b"), "name": None}], timeout_ms=10_000
+    )
     t.ask(topics=[{"topic_id": t.id_of("b"), "name": None}, {"name": t.name("b")}], timeout_ms=10_000)
 
 
@@ -250,10 +252,13 @@ def elections_nobody_needs(t: Talk) -> None:
     topic = t.topic(partitions=2)
     for kind in (0,) if t.version == 0 else (0, 1, 2, -1):
         t.note(f"type {kind}")
-        fields = {"timeout_ms": 5000} | ({"election_type": kind} if t.version > 0 else {})
+        fields: dict[str, Any] = {"timeout_ms": 5000} | ({"election_type": kind} if t.version > 0 else {})
         t.ask(topic_partitions=[{"topic": topic, "partitions": [0, 1, 7, -1]}], **fields)
         t.ask(topic_partitions=[{"topic": topic, "partitions": [0, 0]}, {"topic": topic, "partitions": [1]}], **fields)
-        t.ask(topic_partitions=[{"topic": t.name("nowhere"), "partitions": [0]}, {"topic": "a b", "partitions": [0]}], **fields)
+        t.ask(
+            topic_partitions=[{"topic": t.name("nowhere"), "partitions": [0]}, {"topic": "a b", "partitions": [0]}],
+            **fields,
+        )
         t.ask(topic_partitions=[{"topic": topic, "partitions": []}], **fields)
         t.ask(topic_partitions=[], **fields)
         t.ask(topic_partitions=None, mine="replica_election_results", **fields)

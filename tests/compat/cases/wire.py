@@ -3,6 +3,7 @@ the broker must still serve the next connection, which `hold`ing the following c
 
 import random
 import struct
+from typing import Any
 
 from headrace.protocol.codec import CODECS
 from tests.compat.cases import Talk, case, served
@@ -141,7 +142,12 @@ def answers_keep_the_order_of_requests(t: Talk) -> None:
     topic = t.topic()
     parts = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]
     wait = {"max_wait_ms": 300, "min_bytes": 1, "max_bytes": 1000, "topics": [{"topic": topic, "partitions": parts}]}
-    asked = [("Fetch", 11, wait), ("Metadata", 1, {"topics": []}), ("Fetch", 11, wait), ("ApiVersions", 0, {})]
+    asked: list[tuple[str, int, dict[str, Any]]] = [
+        ("Fetch", 11, wait),
+        ("Metadata", 1, {"topics": []}),
+        ("Fetch", 11, wait),
+        ("ApiVersions", 0, {}),
+    ]
     for number, (api, version, fields) in enumerate(asked):
         t.connection.send(encode_request(api, version, fields, number))
     for number, (api, version, _) in enumerate(asked):
@@ -155,7 +161,11 @@ def noise(t: Talk) -> None:
     for _ in range(40):
         with Connection(t.port) as stranger:
             stranger.send(dice.randbytes(dice.randrange(1, 200)))
-    for text in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"SSH-2.0-x\r\n"):
+    for text in (
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"SSH-2.0-x\r\n",
+    ):
         t.connection.send_bytes(text)
         t.outcome()
     t.ask("DescribeCluster", 0)
@@ -168,8 +178,12 @@ def own_versions(t: Talk) -> None:
     in_scope = {CODECS[f"{api}Request"].key for api in SCOPE} | {API_VERSIONS}
     # What is not served yet is not advertised, and features come with what they stand for.
     answer.api_keys = [k for k in answer.api_keys if k.api_key in in_scope]
-    answer.supported_features = [f for f in answer.supported_features if f.name in ("metadata.version", "kraft.version")]
-    answer.finalized_features = [f for f in answer.finalized_features if f.name in ("metadata.version", "kraft.version")]
+    answer.supported_features = [
+        f for f in answer.supported_features if f.name in ("metadata.version", "kraft.version")
+    ]
+    answer.finalized_features = [
+        f for f in answer.finalized_features if f.name in ("metadata.version", "kraft.version")
+    ]
     t.record("ApiVersions", answer)
 
 

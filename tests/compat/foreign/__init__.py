@@ -1,7 +1,8 @@
 """Builds the small programs beside this file, each over a client library in another language, and says how to run them.
 
     <program> features BOOTSTRAP REPLICAS PREFIX    every check prints `ok name` or `failed name: why`
-    <program> load BOOTSTRAP TOPIC                  sends 0, 1, 2, … and reads them in a group until its input has a line;
+    <program> load BOOTSTRAP TOPIC                  sends 0, 1, 2, … and reads them in a group until its input has a
+    line;
                                                     prints `running`, then `acknowledged COUNT`
 
 What they need comes from public registries, in fixed versions, into ~/.cache/headrace.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from headrace.broker.server import Broker
-from headrace.client.connection import Connection
+from headrace.client.net.connection import Connection
 from headrace.config import BrokerConfig
 from headrace.metadata.versions import KNOWN_FEATURES
 from headrace.protocol import messages as m

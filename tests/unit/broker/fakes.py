@@ -5,11 +5,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.broker.connection import Answer, Connection, Request
-from headrace.broker.frame_memory import FrameMemory
-from headrace.broker.limits import ConnectionLimits, MemoryBudget
 from headrace.broker.metrics import Metrics
-from headrace.broker.turns import Turns
+from headrace.broker.net.connection import Connection
+from headrace.broker.net.connections import Connections, RequestLimits
+from headrace.broker.net.limits import ConnectionLimits, MemoryBudget
+from headrace.broker.net.loop_time import LoopTime
+from headrace.broker.net.request import Answer, Request
+from headrace.config.listeners import Listener as Endpoint
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 
@@ -138,6 +140,12 @@ class Route:
     def turn_done(self, produced: int, fetched: int, seconds: float) -> None:
         self.answered_in_turns += produced + fetched
 
+    def waited(self, request: Request) -> None:
+        self.answered_in_turns += 1
+
+    def respond(self, request: Request, message: Any) -> None:
+        raise AssertionError("no handler here answers with a message")
+
     def park_all(self) -> None:
         self.decide = lambda request: None
 
@@ -148,35 +156,30 @@ class Route:
 
 PARKED_MAX = 256
 CONTROL_BYTES_MAX = 16 << 20
+ENDPOINT = Endpoint("PLAINTEXT", "", 9092, "PLAINTEXT")
 
 
 class Peer:
     """One connection with everything around it faked."""
 
     def __init__(
-        self, *, budget: MemoryBudget | None = None, frame_bytes_max: int = 100 << 20, limits: ConnectionLimits | None = None,
-        loop: FakeLoop | None = None, turns: Turns | None = None,
+        self, *, budget: MemoryBudget | None = None, frame_bytes_max: int = 100 << 20,
+        limits: ConnectionLimits | None = None,
+        loop: FakeLoop | None = None, loop_time: LoopTime | None = None,
     ) -> None:  # fmt: skip
         self.router = Route()
         self.loop = loop if loop is not None else FakeLoop()
         self.now = 0.0
         self.budget = budget if budget is not None else MemoryBudget(1 << 30)
-        self.broker = SimpleNamespace(
-            runtime=SimpleNamespace(perf_counter=lambda: self.now, loop=self.loop, can_sendfile=False),
-            budget=self.budget,
-            turns=turns if turns is not None else Turns(self.loop),  # type: ignore[arg-type]
-            frame_memory=FrameMemory(self.loop, self.budget),  # type: ignore[arg-type]
-            idle_poll=None,
-            settings=SimpleNamespace(
-                request_bytes_max=frame_bytes_max, control_bytes_max=CONTROL_BYTES_MAX, parked_requests_max=PARKED_MAX
-            ),
-            connection_limits=limits if limits is not None else ConnectionLimits(10**9, 10**9, {}),
-            draining=False,
-            connections={},
-            metrics=Metrics(),
-        )
-        listener: Any = SimpleNamespace(broker=self.broker, router=self.router)
-        self.connection = Connection(listener)
+        runtime: Any = SimpleNamespace(perf_counter=lambda: self.now, loop=self.loop, can_sendfile=False)
+        requests = RequestLimits(frame_bytes_max, CONTROL_BYTES_MAX, PARKED_MAX)
+        if limits is None:
+            limits = ConnectionLimits(10**9, 10**9, {})
+        disk: Any = SimpleNamespace(idle=True)
+        self.connections = Connections(runtime, requests, limits, self.budget, Metrics(), None, disk)
+        if loop_time is not None:
+            self.connections.loop_time = loop_time
+        self.connection = Connection(self.connections, self.router, ENDPOINT)
         self.transport = FakeTransport()
         self.transport.protocol = self.connection
         self.backlog = bytearray()  # sent by the peer, still in the kernel

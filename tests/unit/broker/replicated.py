@@ -9,22 +9,22 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.broker.partition import Partition
+from headrace.broker.cluster.opening import Opened
+from headrace.broker.replicas.partition import Partition
 from headrace.broker.server import Broker
 from headrace.client.errors import err_of
-from headrace.config import BrokerConfig, LogConfig
+from headrace.config import BrokerConfig
 from headrace.errors import Err
 from headrace.metadata.delta import Delta
-from headrace.metadata.image import EMPTY, TOPIC_CONFIG, Image
-from headrace.metadata.image import Partition as Assignment
+from headrace.metadata.image import EMPTY, TOPIC_CONFIG, Image, Partition as Assignment
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
-from headrace.storage.manager import LogManager
 from headrace.testing.simulator.world import Node, SimRuntime, Stop, World
 from tests.unit.broker.sim import Wire, records
 
 PORT = 9092
 DATA = "/data"
+CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 TOPIC_ID = b"topic-id-of-a-t."
 T = "t"
 
@@ -62,11 +62,11 @@ class Dictator:
         if delta is None or delta.image is not self.seen[node_id]:
             delta = difference(self.seen[node_id], self.image)
         self.seen[node_id] = self.image
-        broker.node.quorum.image = self.image  # type: ignore[misc]
+        broker.metadata.image = self.image
         process = self.nodes[node_id].process
         assert process is not None
         # Inside the broker's process: what it starts has its place in the network.
-        process.context.copy().run(broker.metadata_changed, delta, self.image)
+        process.context.copy().run(broker.publisher.publish, delta, self.image)
 
     def register(self, node_id: int, host: str, epoch: int) -> None:
         R = m.RegisterBrokerRecord
@@ -106,6 +106,8 @@ class Dictator:
 
     async def request(self, caller: int, key: ApiKey, body: Any, **_: Any) -> Any:
         await asyncio.sleep(0.002)
+        if key is ApiKey.ASSIGN_REPLICAS_TO_DIRS:
+            return m.AssignReplicasToDirsResponse()
         assert key is ApiKey.ALTER_PARTITION, key
         R = m.AlterPartitionResponse
         answer = R()
@@ -134,9 +136,7 @@ class Dictator:
             row.error_code = Err.INELIGIBLE_REPLICA
         else:
             self.alterations.append(isr)
-            self.decide(
-                m.PartitionChangeRecord(topic_id=topic_id, partition_id=asked.partition_index, isr=list(isr))
-            )
+            self.decide(m.PartitionChangeRecord(topic_id=topic_id, partition_id=asked.partition_index, isr=list(isr)))
             now = self.image.topics[topic_id].partitions[asked.partition_index]
             row.leader_id, row.leader_epoch, row.isr = now.leader, now.leader_epoch, list(now.isr)
             row.partition_epoch = now.partition_epoch
@@ -188,6 +188,14 @@ def difference(old: Image, new: Image) -> Delta:
     return delta
 
 
+def no_quorum(node_id: int) -> Any:
+    """In place of what a node has of the metadata: the dictator tells it."""
+    return SimpleNamespace(
+        node_id=node_id, kraft_version=1, is_active=False, is_starved=False, on_failure=None,
+        listen=lambda listener: None, on_leadership=lambda listener: None, changed=lambda *_: None,
+    )  # fmt: skip
+
+
 class Brokers:
     """The machines b1, b2, ... and the brokers on them."""
 
@@ -220,15 +228,15 @@ class Brokers:
 
             async def stop() -> None:
                 self.dictator.brokers.pop(node_id)
-                broker.replicas.close()
+                broker.replica_manager.close()
                 for listener in broker.listeners:
                     await listener.stop()
                 while not broker.syncer.idle:
                     await asyncio.sleep(0.001)
                 broker.logs.close(
                     clean=True,
-                    broker_epoch=broker.node.broker_epoch,
-                    high_watermarks=broker.node.high_watermarks(),
+                    broker_epoch=broker.registration.broker_epoch,
+                    high_watermarks=broker.replicas.high_watermarks(),
                 )
 
             return stop
@@ -237,40 +245,29 @@ class Brokers:
         await self.node(node_id).start(start)
 
     async def _start(self, broker: Broker, node_id: int) -> None:
-        dictator, runtime = self.dictator, broker.runtime
-        broker._make_listeners()
+        dictator = self.dictator
         for listener in broker.listeners:
             await listener.bind()
-        node = broker.node
-        node.logs = LogManager(
-            runtime.disk, [DATA], node_id=node_id, cluster_id="AAAAAAAAAAAAAAAAAAAAAA",
-            config_of=lambda topic: LogConfig.from_topic(dictator.image.config(TOPIC_CONFIG, topic), broker.config),
-            make_uuid=node.new_id,
-        )  # fmt: skip
-        node.logs.open()
-        for _ in node.logs.load(runtime.clock.wall_ms()):
-            pass
-
-        async def assigned(directories: object) -> None:
-            pass
-
-        node.assign_directories = assigned  # type: ignore[method-assign]
         self._epoch += 1
-        node.broker_epoch = self._epoch
         dictator.register(node_id, f"b{node_id}", self._epoch)
-        node.quorum = SimpleNamespace(image=dictator.image, kraft_version=1)  # type: ignore[assignment]
-        node._opened = True
-        broker.channel = SimpleNamespace(  # type: ignore[assignment]
-            request=lambda key, body, **more: dictator.request(node_id, key, body, **more)
-        )
+        broker.registration.broker_epoch = self._epoch
+        broker.metadata.image = dictator.image
+        broker.logs.cluster_id = CLUSTER_ID
+        broker.logs.open()
+        for _ in broker.logs.load(broker.runtime.clock.wall_ms()):
+            pass
+        broker._build(Opened(CLUSTER_ID, no_quorum(node_id), no_quorum(node_id)))
+
+        async def request(key: ApiKey, body: Any, **more: Any) -> Any:
+            return await dictator.request(node_id, key, body, **more)
+
+        broker.channel.request = request  # type: ignore[method-assign]
         dictator.brokers[node_id] = broker
         dictator.nodes[node_id] = self.node(node_id)
         dictator.seen[node_id] = dictator.image
-        broker.metadata_loaded(dictator.image)
-        broker.replicas.lead_all(dictator.image)
-        broker.maintenance.start = lambda: None  # type: ignore[method-assign]
-        for listener in broker.listeners:
-            await listener.serve()
+        broker.publisher.follow()
+        broker.replica_manager.lead_all(dictator.image)
+        await broker._serve(broker._parts())
 
     def kill(self, node_id: int) -> None:
         self.dictator.brokers.pop(node_id, None)
@@ -281,7 +278,9 @@ class Brokers:
     async def wire(self, node_id: int) -> Wire:
         return Wire(*await asyncio.open_connection(f"b{node_id}", PORT))
 
-    async def produce(self, node_id: int, count: int = 1, *, acks: int = -1, index: int = 0, timeout_ms: int = 5000) -> str:
+    async def produce(
+        self, node_id: int, count: int = 1, *, acks: int = -1, index: int = 0, timeout_ms: int = 5000
+    ) -> str:
         """The name of the error."""
         wire = await self.wire(node_id)
         row = {"index": index, "records": records(count)}
@@ -342,7 +341,7 @@ def run(
         await scenario(brokers)
         for node_id in brokers.ids:
             broker = brokers.dictator.brokers.get(node_id)
-            assert broker is None or broker.failure is None, broker.failure
+            assert broker is None or broker.tasks.failure is None, broker.tasks.failure
 
     with World(seed, timer_jitter_s=0) as world:
         world.run(play(world), timeout_s=timeout_s)

@@ -1,11 +1,14 @@
-"""A whole broker on virtual time, memory and a simulated network, open to inspection; and a client that sends frames."""
+"""A whole broker on virtual time, memory and a simulated network, open to inspection; and a client that sends
+frames."""
 
 import asyncio
+import gc
 import struct
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
-from headrace.broker.partition import Partition
+from headrace.broker.replicas.partition import Partition
 from headrace.broker.server import Broker
 from headrace.config import BrokerConfig
 from headrace.testing.simulator.world import Node, SimRuntime, Stop, World
@@ -75,7 +78,8 @@ class Sim:
             settings = [{"name": name.replace("_", "."), "value": value} for name, value in configs.items()]
             answer = await wire.ask(
                 "CreateTopics", 7,
-                {"topics": [{"name": topic, "num_partitions": partitions, "replication_factor": 1, "configs": settings}]},
+                {"topics": [{"name": topic, "num_partitions": partitions, "replication_factor": 1,
+                 "configs": settings}]},
             )  # fmt: skip
         assert answer.topics[0].error_code == 0, answer
         return bytes(answer.topics[0].topic_id)
@@ -106,7 +110,7 @@ class HeldSyncs:
     def __init__(self, sim: Sim) -> None:
         self._inner: Any = sim.broker.syncer._runtime
         self.held: list[tuple[Callable[[], None], Callable[[], None]]] | None = []
-        sim.broker.syncer._runtime = self  # type: ignore[assignment]
+        sim.broker.syncer._runtime = self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -145,12 +149,31 @@ def records(count: int = 1, size: int = 10) -> bytes:
     return batch(*[bytes(size)] * count)
 
 
+@contextmanager
+def no_collector() -> Iterator[None]:
+    """What only the garbage collector would find stays."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def alive(kind: type) -> int:
+    """How many there are of a kind."""
+    return sum(type(found) is kind for found in gc.get_objects())
+
+
 def run(
     scenario: Callable[[Sim], Coroutine[Any, Any, None]], *, seed: int = 1, timeout_s: float = 600, **options: str
 ) -> None:
     """Start a broker, play, and check that nothing is left behind."""
     with World(seed, timer_jitter_s=0) as world:
-        world.run(_play(world, scenario, {name.replace("_", "."): value for name, value in options.items()}), timeout_s=timeout_s)
+        world.run(
+            _play(world, scenario, {name.replace("_", "."): value for name, value in options.items()}),
+            timeout_s=timeout_s,
+        )
 
 
 async def _play(world: World, scenario: Callable[[Sim], Coroutine[Any, Any, None]], options: dict[str, str]) -> None:

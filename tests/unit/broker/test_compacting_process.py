@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 BROKER = """
-import asyncio, multiprocessing, sys, time
+import asyncio, multiprocessing, pathlib, sys, time
 from headrace.broker.runtime import SystemRuntime
 from headrace.storage.compaction import Compaction
 
 def slowly(length):
+    pathlib.Path(sys.argv[1], "begun").touch()
     time.sleep(60)
 
 async def main():
@@ -23,9 +24,8 @@ async def main():
         async for _ in runtime.compact(Compaction(sys.argv[1], ((0, size),), 0, 1, 0, {}), slowly):
             pass
     task = asyncio.create_task(compacting())
-    while not multiprocessing.active_children():
+    while not pathlib.Path(sys.argv[1], "begun").exists():
         await asyncio.sleep(0.01)
-    await asyncio.sleep(1)
     print(multiprocessing.active_children()[0].pid, flush=True)
     await task
 

@@ -8,7 +8,6 @@ import threading
 import pytest
 import uvloop
 
-from headrace.broker import runtime as module
 from headrace.broker.runtime import SocketOptions, SystemRuntime
 from headrace.config import BrokerConfig
 
@@ -126,9 +125,9 @@ def test_every_address_means_ipv4_where_there_is_no_ipv6(monkeypatch: pytest.Mon
 
     async def main() -> None:
         runtime = SystemRuntime(asyncio.get_running_loop())
-        monkeypatch.setattr(module.socket, "socket", without_ipv6)
+        monkeypatch.setattr(socket, "socket", without_ipv6)
         server, port = await runtime.listen(asyncio.Protocol, "::", 0)
-        monkeypatch.setattr(module.socket, "socket", real)
+        monkeypatch.setattr(socket, "socket", real)
         await server.start_serving()
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.close()

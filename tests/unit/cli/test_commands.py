@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,23 +17,27 @@ from headrace.cli import doctor
 from headrace.cli.app import run
 from headrace.cli.doctor import Verdict
 from headrace.cli.main import main
-from headrace.cli.output import pairs, print_table, size_text
-from headrace.client.cluster import Broker
+from headrace.cli.output import pairs
 from headrace.client.errors import ClientError
+from headrace.client.net.cluster import Broker
+from headrace.terminal import print_table, size_text
+from tests.compat.process import HeadraceProcess
 from tests.reference.apache import free_ports
 from tests.unit.client.fake import FakeBroker
 
+Command = Callable[..., tuple[int, str, str]]
+
 
 @pytest.fixture
-def command(capsys, monkeypatch):
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run a command in this process: (exit code, stdout, stderr)."""
     monkeypatch.delenv("HEADRACE_BOOTSTRAP", raising=False)
 
-    def call(*words):
+    def call(*words: object) -> tuple[int, str, str]:
         try:
             code = run([str(word) for word in words])
         except SystemExit as stop:
-            code = stop.code or 0
+            code = int(stop.code or 0)
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
@@ -39,12 +45,12 @@ def command(capsys, monkeypatch):
 
 
 @pytest.fixture
-def fake():
+def fake() -> Iterator[FakeBroker]:
     """A fake broker that runs in a thread, since commands run a loop of their own."""
     ready, stop = threading.Event(), threading.Event()
     holder = {}
 
-    async def serve():
+    async def serve() -> None:
         async with FakeBroker() as broker:
             holder["broker"] = broker
             ready.set()
@@ -61,7 +67,7 @@ def fake():
 # -- topics
 
 
-def test_topics_from_birth_to_death(command, headrace):
+def test_topics_from_birth_to_death(command: Command, headrace: HeadraceProcess) -> None:
     at = ("-b", headrace.bootstrap)
     assert command("topic", "create", "cli-a", "cli-b", "-p", 3, "--set", "retention.ms=5000", *at) == (
         0,
@@ -112,55 +118,60 @@ def test_topics_from_birth_to_death(command, headrace):
         (["topic", "list", "-b", "h:x"], "'h:x' is not an address"),
     ],
 )
-def test_wrong_words_are_one_line(command, words, message):
+def test_wrong_words_are_one_line(command: Command, words: list[str], message: str) -> None:
     code, out, err = command(*words)
     assert (code, out) == (1, "") and err.startswith(f"headrace: {message}") and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("words", [["-p", str(2**31)], ["-r", str(2**15)], ["-p", "x"]])
-def test_numbers_that_no_request_can_hold_are_refused(words, capsys):
+def test_numbers_that_no_request_can_hold_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["topic", "create", "t", *words])
     assert stop.value.code == 2
     assert "Error: Invalid value for" in capsys.readouterr().err
 
 
-def test_names_that_are_no_text_are_refused(command, fake):
+def test_names_that_are_no_text_are_refused(command: Command, fake: FakeBroker) -> None:
     code, out, err = command("topic", "create", "caf\udce9", "-b", fake.address)
     assert (code, out) == (1, "")
     assert err == "headrace: this cannot be asked of a broker: 'caf\\udce9' is not written in UTF-8\n"
 
 
-def test_a_broker_that_is_not_there_is_explained(command):
+def test_a_broker_that_is_not_there_is_explained(command: Command) -> None:
     (port,) = free_ports(1)
     code, out, err = command("topic", "list", "-b", f"127.0.0.1:{port}")
     assert (code, out) == (1, "")
-    assert err == f"headrace: cannot connect to 127.0.0.1:{port}: connection refused. Is a broker running? Start one with: headrace up\n"
+    assert (
+        err == f"headrace: cannot connect to 127.0.0.1:{port}: connection refused. Is a broker running? Start one with:"
+        " headrace up\n"
+    )
 
 
-def test_partitions_in_trouble_are_marked(command, fake):
+def test_partitions_in_trouble_are_marked(command: Command, fake: FakeBroker) -> None:
     fake.add_topic("whole", 2)
     fake.add_topic("headless", 2, leader=-1)
     fake.add_topic("lagging")
     fake.topics["lagging"].partitions[0].isr_nodes = []
-    listed = {row["name"]: row["problem"] for row in json.loads(command("topic", "list", "--json", "-b", fake.address)[1])}
+    listed = {
+        row["name"]: row["problem"] for row in json.loads(command("topic", "list", "--json", "-b", fake.address)[1])
+    }
     assert listed == {"whole": "", "headless": "2 without a leader", "lagging": "1 under-replicated"}
 
 
-def test_help_names_every_command(command):
+def test_help_names_every_command(command: Command) -> None:
     out = command("--help")[1]
     for name in ("up", "topic", "log", "doctor", "demo", "version", "--version"):
         assert name in out
 
 
-def every_command(words=()):
-    yield list(words)
+def every_command(words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield words
     listed = help_at_80_columns(words).partition("Commands:\n")[2]
     for line in filter(None, map(str.strip, listed.splitlines())):
         yield from every_command((*words, line.split()[0]))
 
 
-def help_at_80_columns(words):
+def help_at_80_columns(words: tuple[str, ...]) -> str:
     from typer.testing import CliRunner
 
     from headrace.cli.app import app
@@ -172,9 +183,9 @@ def help_at_80_columns(words):
     return CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"}).output
 
 
-def test_help_fits_a_terminal_and_cuts_nothing_off(monkeypatch):
+def test_help_fits_a_terminal_and_cuts_nothing_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    commands = [tuple(words) for words in every_command()]
+    commands = list(every_command())
     assert ("cluster", "quorum", "remove") in commands and ("up",) in commands
     for words in commands:
         lines = help_at_80_columns(words).splitlines()
@@ -184,12 +195,12 @@ def test_help_fits_a_terminal_and_cuts_nothing_off(monkeypatch):
 
 
 @pytest.mark.parametrize("words", [["version"], ["--version"]])
-def test_version(words):
+def test_version(words: list[str]) -> None:
     done = subprocess.run([sys.executable, "-m", "headrace", *words], capture_output=True, text=True, check=True)
     assert done.stdout == f"headrace {__version__}\n"
 
 
-def test_version_takes_no_other_words(command):
+def test_version_takes_no_other_words(command: Command) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["version", "--jsn"])
     assert stop.value.code == 2
@@ -197,16 +208,20 @@ def test_version_takes_no_other_words(command):
     assert code == 0 and "Print the version." in out
 
 
-def test_a_terminal_without_the_letters_gets_others(fake, tmp_path):
+def test_a_terminal_without_the_letters_gets_others(fake: FakeBroker, tmp_path: Path) -> None:
     words = ["-m", "headrace", "doctor", "-b", fake.address, "--data", str(tmp_path / "größe")]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, env=environment, check=False, timeout=60
+    )
     assert f"  + broker 1 advertises {fake.address}: reachable from here" in done.stdout
     assert "gr??e" in done.stdout and done.stderr == ""
 
 
 @pytest.mark.parametrize("name, value", [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_styles_are_left_out_where_they_are_not_wanted(capsys, monkeypatch, name, value):
+def test_styles_are_left_out_where_they_are_not_wanted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -217,8 +232,10 @@ def test_styles_are_left_out_where_they_are_not_wanted(capsys, monkeypatch, name
     assert capsys.readouterr().out == "A\nb\n"
 
 
-def test_ctrl_c_while_a_command_is_imported_is_no_traceback(monkeypatch, capsys):
-    def interrupted(words):
+def test_ctrl_c_while_a_command_is_imported_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(words: str) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("headrace.cli.main.dispatch", interrupted)
@@ -227,7 +244,7 @@ def test_ctrl_c_while_a_command_is_imported_is_no_traceback(monkeypatch, capsys)
     assert stop.value.code == 130 and capsys.readouterr().err == ""
 
 
-def test_a_reader_that_stops_early_causes_no_noise(tmp_path):
+def test_a_reader_that_stops_early_causes_no_noise(tmp_path: Path) -> None:
     log = tmp_path / "replication-offset-checkpoint"
     rows = "".join(f"topic {number} 5\n" for number in range(50_000))
     log.write_text(f"0\n50000\n{rows}")
@@ -239,7 +256,7 @@ def test_a_reader_that_stops_early_causes_no_noise(tmp_path):
 # -- doctor
 
 
-def test_a_healthy_cluster_and_machine(command, fake, tmp_path):
+def test_a_healthy_cluster_and_machine(command: Command, fake: FakeBroker, tmp_path: Path) -> None:
     fake.add_topic("t", 2)
     code, out, _ = command("doctor", "-b", fake.address, "--data", tmp_path)
     assert f"broker 1 advertises {fake.address}: reachable from here" in out
@@ -247,21 +264,23 @@ def test_a_healthy_cluster_and_machine(command, fake, tmp_path):
     assert "✗" not in out and code == 0
 
 
-def test_an_address_that_leads_nowhere(command, fake, tmp_path):
+def test_an_address_that_leads_nowhere(command: Command, fake: FakeBroker, tmp_path: Path) -> None:
     (nowhere,) = free_ports(1)
     fake.advertised = "127.0.0.1", nowhere
     code, out, _ = command("doctor", "-b", fake.address, "--data", tmp_path)
     assert code == 1
     assert f"✗ broker 1 advertises 127.0.0.1:{nowhere}" in out
-    assert f"it advertises {nowhere}: a mapped port" in out and f"advertised.listeners=PLAINTEXT://{fake.address}" in out
+    assert (
+        f"it advertises {nowhere}: a mapped port" in out and f"advertised.listeners=PLAINTEXT://{fake.address}" in out
+    )
 
 
-def test_brackets_are_shown(command, tmp_path):
+def test_brackets_are_shown(command: Command, tmp_path: Path) -> None:
     out = command("doctor", "-b", "[fe80::1]:1", "--data", tmp_path / "a[b]")[1]
     assert "Cluster at [fe80::1]:1\n" in out and f"{tmp_path}/a[b]" in out
 
 
-def test_no_broker_at_all(command, tmp_path):
+def test_no_broker_at_all(command: Command, tmp_path: Path) -> None:
     (nowhere,) = free_ports(1)
     code, out, _ = command("doctor", "-b", f"127.0.0.1:{nowhere}", "--data", tmp_path)
     assert code == 1 and "connection refused" in out and "headrace up" in out
@@ -277,11 +296,11 @@ def test_no_broker_at_all(command, tmp_path):
         (Broker(1, "10.0.0.5", 9092), ("10.0.0.5", 9092), "just have stopped"),
     ],
 )
-def test_why_an_advertised_address_may_fail(broker, bootstrap, words):
+def test_why_an_advertised_address_may_fail(broker: Any, bootstrap: tuple[str, int], words: str) -> None:
     assert words in doctor.explain_unreachable(broker, bootstrap)
 
 
-def test_the_data_folder(tmp_path):
+def test_the_data_folder(tmp_path: Path) -> None:
     (finding,) = doctor.check_folder(tmp_path / "new" / "deeper")
     assert finding.verdict is Verdict.GOOD and "can be made" in finding.text
     (tmp_path / "file").write_text("")
@@ -294,7 +313,7 @@ def test_the_data_folder(tmp_path):
     assert list(doctor.check_folder(tmp_path))[-1].verdict is Verdict.BAD
 
 
-def test_the_machine():
+def test_the_machine() -> None:
     assert doctor.check_descriptors(256, 1024).verdict is Verdict.NOTE
     assert doctor.check_descriptors(256, 1 << 20).verdict is Verdict.GOOD
     assert doctor.check_clock(0, 0).verdict is Verdict.BAD
@@ -307,10 +326,16 @@ def test_the_machine():
 # -- helpers
 
 
-def test_tables_show_every_name_as_it_is_and_cut_nothing_off(capsys, monkeypatch):
+def test_tables_show_every_name_as_it_is_and_cut_nothing_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     member = "m" * 300
-    print_table(("GROUP", "LAG", "MEMBER"), [("[/]x", 5, member), ("[red]y", 1200, "-"), ("a\n\x1b[2J", 0, "é")], numbers=("LAG",))
+    print_table(
+        ("GROUP", "LAG", "MEMBER"),
+        [("[/]x", 5, member), ("[red]y", 1200, "-"), ("a\n\x1b[2J", 0, "é")],
+        numbers=("LAG",),
+    )
     assert capsys.readouterr().out.splitlines() == [
         "GROUP        LAG  MEMBER",
         f"[/]x           5  {member}",
@@ -319,8 +344,15 @@ def test_tables_show_every_name_as_it_is_and_cut_nothing_off(capsys, monkeypatch
     ]
 
 
-def test_sizes_and_pairs():
-    assert [size_text(n) for n in (-1, 0, 999, 1_234, 5_600_000, 7 * 10**12)] == ["?", "0 B", "999 B", "1.2 KB", "5.6 MB", "7.0 TB"]
+def test_sizes_and_pairs() -> None:
+    assert [size_text(n) for n in (-1, 0, 999, 1_234, 5_600_000, 7 * 10**12)] == [
+        "?",
+        "0 B",
+        "999 B",
+        "1.2 KB",
+        "5.6 MB",
+        "7.0 TB",
+    ]
     assert pairs(["a=b=c", " d = e "]) == {"a": "b=c", "d": "e"}
     with pytest.raises(ClientError):
         pairs(["=x"])
@@ -329,7 +361,7 @@ def test_sizes_and_pairs():
 # -- demo
 
 
-def test_the_demo_ends_well_and_cleans_up(tmp_path):
+def test_the_demo_ends_well_and_cleans_up(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-m", "headrace", "demo", "--quick", "--records", "20000"],

@@ -3,10 +3,15 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from crc32c import crc32c
 from typer.testing import CliRunner
 
+from headrace.broker.maintenance.disk_space_watch import PROBE_FILE
+from headrace.broker.maintenance.scrubber import FILE_NAME as SCRUB_FILE, Progress
 from headrace.cli.app import app
 from headrace.cli.dump.kinds import Kind, base_offset_of, kind_of, partition_of
 from headrace.cli.dump.report import Report, counted, short, when
@@ -15,6 +20,7 @@ from headrace.client.errors import ClientError
 from headrace.metadata.records import encode_record
 from headrace.protocol import messages as m
 from headrace.protocol.api import GROUP_RECORDS
+from headrace.quorum.mark import FILE_NAME as MARK_FILE, Mark, encode_mark
 from headrace.records.batch import Record, build_batch
 from headrace.records.compression import Codec
 from headrace.records.control import ControlType, Marker, encode_control, encode_marker
@@ -27,6 +33,7 @@ from headrace.storage.checkpoints import (
 )
 from headrace.storage.epochs import EpochCache
 from headrace.storage.files import RealDisk
+from headrace.storage.index_sums import NOT_KNOWN, IndexSums
 from headrace.storage.indexes import OffsetIndex, TimeIndex
 from headrace.storage.manifest import Entry, Manifest, lost_entry
 
@@ -34,7 +41,7 @@ NAME = "00000000000000000100"
 TOPIC_ID = b"0123456789abcdef"
 
 
-def dump(*words):
+def dump(*words: object) -> Any:
     """(exit code, stdout, stderr)"""
     result = CliRunner().invoke(app, ["log", "dump", *map(str, words)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -42,17 +49,22 @@ def dump(*words):
     return result.exit_code, result.stdout, result.stderr
 
 
-def batch(base_offset, count=10, **options):
+def batch(base_offset: Any, count: int = 10, **options: Any) -> Any:
     records = [Record(0, 1_700_000_000_000 + base_offset + n, b"key-%d" % n, b"value-%d" % n) for n in range(count)]
     return build_batch(records, base_offset=base_offset, leader_epoch=3, **options)
 
 
 @pytest.fixture
-def partition(tmp_path):
+def partition(tmp_path: Path) -> Any:
     """A partition's folder with four batches and indexes that agree with them."""
     folder = tmp_path / "orders-2"
     folder.mkdir()
-    batches = [batch(100), batch(110, compression=Codec.ZSTD), batch(120, producer_id=9, producer_epoch=1, base_sequence=5), batch(130)]
+    batches = [
+        batch(100),
+        batch(110, compression=Codec.ZSTD),
+        batch(120, producer_id=9, producer_epoch=1, base_sequence=5),
+        batch(130),
+    ]
     (folder / f"{NAME}.log").write_bytes(b"".join(batches))
     offsets, times, position = OffsetIndex(), TimeIndex(), 0
     for number, data in enumerate(batches):
@@ -65,7 +77,7 @@ def partition(tmp_path):
     return folder
 
 
-def test_batches_are_shown_with_what_is_special_about_them(partition):
+def test_batches_are_shown_with_what_is_special_about_them(partition: Path) -> None:
     code, out, err = dump(partition / f"{NAME}.log")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -76,14 +88,14 @@ def test_batches_are_shown_with_what_is_special_about_them(partition):
     assert "key-1" not in out
 
 
-def test_records_are_shown_when_asked_for(partition):
+def test_records_are_shown_when_asked_for(partition: Path) -> None:
     _, out, _ = dump(partition / f"{NAME}.log", "--records")
     assert "115: 1700000000115 (2023-11-14 22:13:20.115Z) key 'key-5' value 'value-5'" in out
     _, out, _ = dump(partition / f"{NAME}.log", "--records", "--value-bytes", "3")
     assert "value 'val'... (7 bytes)" in out
 
 
-def test_indexes_have_their_entries_when_named_or_asked_for(partition):
+def test_indexes_have_their_entries_when_named_or_asked_for(partition: Path) -> None:
     entry = "offset 119 -> byte "
     assert entry in dump(partition / f"{NAME}.index")[1]
     assert entry not in dump(partition)[1]
@@ -91,20 +103,20 @@ def test_indexes_have_their_entries_when_named_or_asked_for(partition):
     assert "-> offset 129" in dump(partition / f"{NAME}.timeindex")[1]
 
 
-def test_an_index_padded_by_kafka_is_read(partition):
+def test_an_index_padded_by_kafka_is_read(partition: Path) -> None:
     index = partition / f"{NAME}.index"
     index.write_bytes(index.read_bytes() + bytes(8000))
     assert "3 entries, 8,000 bytes preallocated" in dump(index, "--verify")[1]
 
 
-def test_what_agrees_is_said_to_agree(partition):
+def test_what_agrees_is_said_to_agree(partition: Path) -> None:
     code, out, _ = dump(partition, "--verify")
     assert code == 0
     assert f"{NAME}.index agrees with the log" in out and f"{NAME}.timeindex agrees with the log" in out
     assert out.endswith("everything agrees\n")
 
 
-def test_a_flipped_bit_is_found_in_its_batch_and_the_rest_still_shown(partition):
+def test_a_flipped_bit_is_found_in_its_batch_and_the_rest_still_shown(partition: Path) -> None:
     log = partition / f"{NAME}.log"
     data = bytearray(log.read_bytes())
     second = len(batch(100))
@@ -118,7 +130,7 @@ def test_a_flipped_bit_is_found_in_its_batch_and_the_rest_still_shown(partition)
 
 
 @pytest.mark.parametrize("cut", [1, 60, 61, 62, 150])
-def test_a_torn_end_is_found_where_it_begins(partition, cut):
+def test_a_torn_end_is_found_where_it_begins(partition: Path, cut: int) -> None:
     log = partition / f"{NAME}.log"
     whole = log.read_bytes()
     log.write_bytes(whole + batch(140)[:cut])
@@ -128,7 +140,7 @@ def test_a_torn_end_is_found_where_it_begins(partition, cut):
     assert "4 batches, 40 records" in out
 
 
-def test_zeros_and_rubbish_are_told_apart(partition):
+def test_zeros_and_rubbish_are_told_apart(partition: Path) -> None:
     log = partition / f"{NAME}.log"
     whole = log.read_bytes()
     log.write_bytes(whole + bytes(500))
@@ -141,13 +153,13 @@ def test_zeros_and_rubbish_are_told_apart(partition):
     assert "old format (magic 1)" in dump(log)[1]
 
 
-def test_offsets_that_go_back_are_damage(partition):
+def test_offsets_that_go_back_are_damage(partition: Path) -> None:
     log = partition / f"{NAME}.log"
     log.write_bytes(batch(100) + batch(105))
     assert "the offset goes back: the batch before ends at 109" in dump(log)[1]
 
 
-def test_an_index_that_would_lead_a_reader_astray_is_damage(partition):
+def test_an_index_that_would_lead_a_reader_astray_is_damage(partition: Path) -> None:
     index = OffsetIndex()
     index.append(19, 7)
     index.append(15, 0)
@@ -164,12 +176,14 @@ def test_an_index_that_would_lead_a_reader_astray_is_damage(partition):
     assert "entry 1 (1800000000000 -> offset 190): the log ends at offset 139" in out
 
 
-def test_no_bytes_make_it_fall_over(tmp_path):
+def test_no_bytes_make_it_fall_over(tmp_path: Path) -> None:
     """Whatever is in the files, the dump ends with a code of 0 or 1 and no traceback."""
     dice = random.Random(7)
     names = [f"{NAME}{s}" for s in (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoint")]
-    names += ["leader-epoch-checkpoint", "partition.metadata", "meta.properties", "quorum-state", ".kafka_cleanshutdown",
-              "recovery-point-offset-checkpoint"]  # fmt: skip
+    names += ["leader-epoch-checkpoint", "partition.metadata", "meta.properties", "quorum-state",
+    ".kafka_cleanshutdown",
+              "recovery-point-offset-checkpoint", f"{NAME}.indexsum", ".headrace_scrub", ".headrace_metadata",
+              ".headrace_vouched"]  # fmt: skip
     for _ in range(40):
         for name in names:
             data = dice.randbytes(dice.choice([0, 1, 7, 61, 300]))
@@ -179,21 +193,24 @@ def test_no_bytes_make_it_fall_over(tmp_path):
                 data = bytes(good) + data
             (tmp_path / name).write_bytes(data)
         assert dump(tmp_path, "--records", "--verify", "--index")[0] in (0, 1)
+        assert len(json.loads(dump(tmp_path, "--records", "--verify", "--index", "--json")[1])) == len(names)
 
 
-def test_markers_and_quorum_records_are_named(tmp_path):
+def test_markers_and_quorum_records_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     folder.mkdir()
     log = folder / "00000000000000000000.log"
     abort = encode_marker(Marker(False, 4), producer_id=9, producer_epoch=1, timestamp=5, base_offset=0)
-    leader = encode_control([(ControlType.LEADER_CHANGE, m.LeaderChangeMessage(leader_id=1))], timestamp=5, base_offset=1)
+    leader = encode_control(
+        [(ControlType.LEADER_CHANGE, m.LeaderChangeMessage(leader_id=1))], timestamp=5, base_offset=1
+    )
     log.write_bytes(abort + leader)
     _, out, _ = dump(log, "--records")
     assert "0: abort marker, coordinator epoch 4" in out
     assert "1: control LEADER_CHANGE {version: 0, leader_id: 1" in out
 
 
-def test_the_metadata_log_is_decoded_by_itself(tmp_path):
+def test_the_metadata_log_is_decoded_by_itself(tmp_path: Path) -> None:
     folder = tmp_path / "__cluster_metadata-0"
     folder.mkdir()
     values = [encode_record(m.TopicRecord(name="orders", topic_id=TOPIC_ID), 0), b"\x01\xff\x7f\x00"]
@@ -206,7 +223,7 @@ def test_the_metadata_log_is_decoded_by_itself(tmp_path):
     assert "1: cannot be read: metadata record of unknown type" in out
 
 
-def test_committed_offsets_are_decoded(tmp_path):
+def test_committed_offsets_are_decoded(tmp_path: Path) -> None:
     folder = tmp_path / "__consumer_offsets-3"
     folder.mkdir()
     codec = GROUP_RECORDS[1]
@@ -222,7 +239,7 @@ def test_committed_offsets_are_decoded(tmp_path):
     assert "OffsetCommit" in dump(log, "--decode", "offsets")[1]
 
 
-def test_the_small_files(tmp_path):
+def test_the_small_files(tmp_path: Path) -> None:
     states = ProducerStates()
     states.load(states.snapshot(), 0, 1)
     (tmp_path / f"{NAME}.snapshot").write_bytes(states.snapshot())
@@ -246,7 +263,55 @@ def test_the_small_files(tmp_path):
         assert f"  {line}\n" in out
 
 
-def test_what_recovery_set_aside_is_named(partition):
+def test_files_that_only_headrace_keeps(partition: Path, tmp_path: Path) -> None:
+    log = partition / f"{NAME}.log"
+    offsets, times = (crc32c((partition / f"{NAME}{suffix}").read_bytes()) for suffix in (".index", ".timeindex"))
+    sums = IndexSums(100, log.stat().st_size, 7, 1_700_000_000_139, 139, offsets, times, NOT_KNOWN)
+    (partition / f"{NAME}.indexsum").write_bytes(sums.encode())
+    progress = Progress(1_700_000_000_000, 1_700_000_000_500, ("orders", 2), {"orders-2": 1_700_000_000_001})
+    (tmp_path / SCRUB_FILE).write_bytes(msgspec.json.encode(progress))
+    (tmp_path / MARK_FILE).write_bytes(encode_mark(Mark(43, 5), TOPIC_ID))
+    (tmp_path / PROBE_FILE).write_bytes(bytes(10))
+    code, out, _ = dump(tmp_path)
+    assert code == 0
+    for line in (
+        f"of a log of {log.stat().st_size:,} bytes from offset 100: index {offsets:08x}, timeindex {times:08x},"
+        " txnindex not known",
+        "latest timestamp 1700000000139 (2023-11-14 22:13:20.139Z) at offset 139",
+        "last whole pass 1700000000000 (2023-11-14 22:13:20.000Z)",
+        "a pass began 1700000000500 (2023-11-14 22:13:20.500Z) and has come to orders-2",
+        "orders-2 checked 1700000000001 (2023-11-14 22:13:20.001Z)",
+        f"directory {encode_uuid(TOPIC_ID)} holds committed metadata up to offset 42, epoch 5",
+    ):
+        assert f"  {line}\n" in out, out
+    (partition / f"{NAME}.index").write_bytes(b"")
+    (tmp_path / MARK_FILE).write_bytes(b"headrace-metadata 1 x 1 1 1")
+    code, out, err = dump(tmp_path)
+    assert code == 1 and f"{NAME}.index has another checksum" in err and "its checksum is wrong" in err
+
+
+def test_json_has_every_batch_record_and_damage(partition: Path) -> None:
+    log = partition / f"{NAME}.log"
+    code, out, _ = dump(partition, "--records", "--index", "--json")
+    index, found, times = json.loads(out)
+    assert code == 0 and [one["kind"] for one in (index, found, times)] == ["offset index", "log segment", "time index"]
+    assert index["entries"][0] == {"offset": 119, "position": found["entries"][1]["position"]}
+    batches = found["entries"]
+    assert [(b["base_offset"], b["last_offset"], b["count"]) for b in batches] == [
+        (100, 109, 10), (110, 119, 10), (120, 129, 10), (130, 139, 10),
+    ]  # fmt: skip
+    assert batches[1]["compression"] == "zstd" and batches[2]["producer_id"] == 9 and not found["damage"]
+    assert batches[1]["records"][5] == {
+        "offset": 115, "timestamp": 1_700_000_000_115, "key": "key-5", "value": "value-5", "headers": [],
+    }  # fmt: skip
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 1
+    log.write_bytes(data)
+    code, out, _ = dump(log, "--json")
+    assert code == 1 and "CRC" in json.loads(out)[0]["damage"][0]["text"]
+
+
+def test_what_recovery_set_aside_is_named(partition: Path) -> None:
     log = partition / f"{NAME}.log"
     (partition / f"{NAME}.log.531.cut").write_bytes(b"rubbish")
     code, out, _ = dump(partition)
@@ -258,20 +323,18 @@ def test_what_recovery_set_aside_is_named(partition):
     assert "4 batches" in dump(partition / f"{NAME}.log.corrupt")[1]
 
 
-def test_what_is_not_there_or_not_kafkas_is_refused(tmp_path):
+def test_what_is_not_there_or_not_kafkas_is_refused(tmp_path: Path) -> None:
     from headrace.cli.app import run
 
     (tmp_path / "notes.txt").write_text("hello")
     for path in (tmp_path, tmp_path / "notes.txt"):
         with pytest.raises(ClientError, match="none of the files"):
             dump(path, "--verify")  # nothing was seen, so nothing agrees
-    with pytest.raises(SystemExit) as caught:
-        raise SystemExit(run(["log", "dump", str(tmp_path / "nothing")]))
-    assert caught.value.code == 1
+    assert run(["log", "dump", str(tmp_path / "nothing")]) == 1
 
 
-def test_what_may_not_be_read_is_no_agreement(tmp_path, monkeypatch):
-    def no_right(path, *args, **kwargs):
+def test_what_may_not_be_read_is_no_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_right(path: Any, *args: Any, **kwargs: Any) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     (tmp_path / "t-0").mkdir()
@@ -296,11 +359,11 @@ def test_what_may_not_be_read_is_no_agreement(tmp_path, monkeypatch):
         ("notes.txt", None),
     ],
 )
-def test_kinds(name, kind):
+def test_kinds(name: str, kind: Any) -> None:
     assert kind_of(name) is kind
 
 
-def test_names():
+def test_names() -> None:
     assert base_offset_of("/x/00000000000000000123.log") == 123
     assert base_offset_of("00000000000000000007-0000000001.checkpoint") == 7
     assert partition_of("/data/my-topic-12") == ("my-topic", 12)
@@ -310,7 +373,7 @@ def test_names():
     assert short(None, 5) == "null" and short(b"\xff\x00", 5) == "0xff00"
 
 
-def test_counts():
+def test_counts() -> None:
     assert [counted(n, "producer") for n in (0, 1, 2000)] == ["0 producers", "1 producer", "2,000 producers"]
     assert [counted(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]
 
@@ -330,6 +393,10 @@ def test_a_manifest_is_held_against_the_files_beside_it(tmp_path: Path, capsys: 
         report = Report(print)
         dump_sidecar(Kind.SEGMENTS, str(folder / ".headrace_segments"), report)
         said = capsys.readouterr().out
-        assert "offsets 0..4 in 10 bytes" in said and "offsets 9..11 in unknown files, known to be" in said and "3 closed" in said
+        assert (
+            "offsets 0..4 in 10 bytes" in said
+            and "offsets 9..11 in unknown files, known to be" in said
+            and "3 closed" in said
+        )
         assert (f"{5:020d}.log is missing, and had 20" in said) == damaged == bool(report.damaged)
         assert ("another broker" in said) == (not damaged)

@@ -73,7 +73,9 @@ def snapshot_voters(folder: Path) -> dict[int, bytes]:
 
 
 def test_the_first_controllers_begin_with_the_same_voters(properties: Path, tmp_path: Path) -> None:
-    properties.write_text(properties.read_text().replace("servers=127.0.0.1:19193", "servers=127.0.0.1:19193,127.0.0.1:19198"))
+    properties.write_text(
+        properties.read_text().replace("servers=127.0.0.1:19193", "servers=127.0.0.1:19193,127.0.0.1:19198")
+    )
     assert run("--config", str(properties), "--cluster-id", CLUSTER, "--initial-controllers", FIRST) == 0
     assert snapshot_voters(tmp_path / "data") == dict(zip((7, 8, 9), map(decode_uuid, DIRECTORIES)))
     assert f"directory.id={DIRECTORIES[0]}\n" in (tmp_path / "data/meta.properties").read_text()
@@ -82,7 +84,15 @@ def test_the_first_controllers_begin_with_the_same_voters(properties: Path, tmp_
 def test_a_later_controller_and_a_broker_begin_without_voters(tmp_path: Path) -> None:
     where = ["--bootstrap-controllers", "127.0.0.1:19193", "--cluster-id", CLUSTER]
     assert run("--data", str(tmp_path / "broker"), "--node-id", "4", *where) == 0
-    late = ["--data", str(tmp_path / "late"), "--node-id", "5", "--controller-port", "19195", "--no-initial-controllers"]
+    late = [
+        "--data",
+        str(tmp_path / "late"),
+        "--node-id",
+        "5",
+        "--controller-port",
+        "19195",
+        "--no-initial-controllers",
+    ]
     assert run(*late, *where) == 0
     for name in ("broker", "late"):
         assert not list((tmp_path / name).glob("__cluster_metadata-0/*.checkpoint"))
@@ -100,9 +110,15 @@ def test_fixed_voters_are_left_to_the_configuration(tmp_path: Path) -> None:
     [
         (["--standalone", "--no-initial-controllers"], "only one of them"),
         (["--initial-controllers", FIRST], "--cluster-id: all nodes of a cluster need the same one"),
-        (["--initial-controllers", "7@host:19193", "--cluster-id", CLUSTER], "'7@host:19193' is not ID@HOST:PORT:DIRECTORY-ID"),
+        (
+            ["--initial-controllers", "7@host:19193", "--cluster-id", CLUSTER],
+            "'7@host:19193' is not ID@HOST:PORT:DIRECTORY-ID",
+        ),
         (["--initial-controllers", "7@h:1:short", "--cluster-id", CLUSTER], "22 base-64 characters"),
-        (["--initial-controllers", FIRST.replace("7@", "6@"), "--cluster-id", CLUSTER], "node 7 is not among the first controllers, 6, 8, 9"),
+        (
+            ["--initial-controllers", FIRST.replace("7@", "6@"), "--cluster-id", CLUSTER],
+            "node 7 is not among the first controllers, 6, 8, 9",
+        ),
         (["--initial-controllers", FIRST.replace("8@", "9@"), "--cluster-id", CLUSTER], "the same node id"),
         (
             ["--initial-controllers", FIRST.replace(DIRECTORIES[1], DIRECTORIES[0]), "--cluster-id", CLUSTER],

@@ -11,8 +11,8 @@ import typer
 from headrace.cli.app import app, run
 from headrace.cli.group_reset import parse_duration
 from headrace.cli.plain_help import without_bounds
-from headrace.client.admin import Admin
-from headrace.client.groups import Groups
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.groups import Groups
 from headrace.client.raw import produce
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record
@@ -59,22 +59,29 @@ def test_group_list_has_the_lag(capsys: pytest.CaptureFixture[str], filled: str)
 
 
 def test_a_reset_says_that_there_is_no_such_group(capsys: pytest.CaptureFixture[str], filled: str) -> None:
-    code, out, err = printed(capsys, "group", "reset-offsets", "lists-bilng", "--topic", "lists-orders", "--by-duration", "2h", "-b", filled)
+    code, out, err = printed(
+        capsys, "group", "reset-offsets", "lists-bilng", "--topic", "lists-orders", "--by-duration", "2h", "-b", filled
+    )
     assert code == 0 and "nothing was changed" in out
     assert "there is no group 'lists-bilng' yet" in err and "did you mean lists-billing?" in err
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("2h", 7200), ("1d12h", 129_600), ("90s", 90), ("PT30M", 1800), ("P1D", 86_400)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2h", 7200), ("1d12h", 129_600), ("90s", 90), ("PT30M", 1800), ("P1D", 86_400)]
+)
 def test_durations_are_read_as_people_and_as_kafka_write_them(text: str, seconds: int) -> None:
     assert parse_duration(text) == seconds * 1000
 
 
 def completed(words: str, bootstrap: str) -> list[str]:
     environment = {
-        **os.environ, "_HEADRACE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1),
+        **os.environ, "_HEADRACE_COMPLETE": "complete_bash", "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
         "HEADRACE_BOOTSTRAP": bootstrap,
     }  # fmt: skip
-    done = subprocess.run([sys.executable, "-m", "headrace"], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace"], env=environment, capture_output=True, text=True, timeout=60
+    )
     assert not done.stderr
     return done.stdout.split()
 

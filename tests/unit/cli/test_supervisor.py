@@ -1,9 +1,11 @@
 """How a local cluster is stopped, without running one."""
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
-from headrace.broker.local_cluster import Wish, open_cluster
 from headrace.cli.supervisor import NodeProcess, Supervisor
+from headrace.local_cluster.layout import Wish, open_cluster
 
 
 class Recorded(NodeProcess):
@@ -20,7 +22,7 @@ class Recorded(NodeProcess):
             self.stopped.append(self.node.node_id)
 
 
-def test_voters_are_stopped_after_brokers_that_need_them_and_their_leader_last(tmp_path):
+def test_voters_are_stopped_after_brokers_that_need_them_and_their_leader_last(tmp_path: Path) -> None:
     async def stop() -> None:
         supervisor = Supervisor(open_cluster(tmp_path, Wish(5, port=0)), [])
         supervisor.nodes = [Recorded(process.node, []) for process in supervisor.nodes]
@@ -31,11 +33,11 @@ def test_voters_are_stopped_after_brokers_that_need_them_and_their_leader_last(t
     assert Recorded.stopped == [4, 5, 1, 3, 2]
 
 
-def test_the_last_words_of_a_node_are_not_signed_twice(tmp_path):
+def test_the_last_words_of_a_node_are_not_signed_twice(tmp_path: Path) -> None:
     (node,) = open_cluster(tmp_path, Wish(1, port=0)).nodes.values()
     node.log.write_text("12:00:00 INFO up\nheadrace: cannot listen on 127.0.0.1:9092\n")
     assert asyncio.run(last_words_of(node)) == "cannot listen on 127.0.0.1:9092"
 
 
-async def last_words_of(node):
+async def last_words_of(node: Any) -> Any:
     return NodeProcess(node, []).last_words()

@@ -6,23 +6,26 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.cli.broker_process import BrokerProcess
 from headrace.cli.up import load_config, main, parser, process_age_s
-from headrace.config import ConfigError
+from headrace.config import BrokerConfig, ConfigError
+from headrace.local_cluster.process import BrokerProcess
 
 
-def load(*words, env=None):
+def load(*words: str, env: dict[str, str] | None = None) -> BrokerConfig:
     return load_config(parser().parse_args(words), env or {})
 
 
-def address(config):
+def address(config: BrokerConfig) -> list[str]:
     return [str(listener) for listener in config.listeners]
 
 
-def test_defaults_are_safe(monkeypatch, tmp_path):
+def test_defaults_are_safe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     config = load()
     assert address(config) == ["PLAINTEXT://127.0.0.1:9092"]
@@ -30,7 +33,7 @@ def test_defaults_are_safe(monkeypatch, tmp_path):
     assert (config.node_id, config["metrics.port"]) == (1, -1)
 
 
-def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path):
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("log.retention.hours=1\nnum.partitions=2\nlog.dirs=/file\nnode.id=5\n")
     env = {"HEADRACE_LOG_RETENTION_HOURS": "2", "HEADRACE_NUM_PARTITIONS": "3", "HOME": "/"}
@@ -56,7 +59,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
         ),
     ],
 )
-def test_where_it_listens(words, listeners):
+def test_where_it_listens(words: list[str], listeners: list[str]) -> None:
     assert address(load("--data", "/d", *words)) == listeners
 
 
@@ -67,13 +70,21 @@ VOTERS = "1@a:9093,2@127.0.0.2:9094"
     ("words", "roles", "listeners"),
     [
         # Others reach a voter's broker where they reach its controller, unless --host says otherwise.
-        (["--node-id", "2", "--voters", VOTERS], {"broker", "controller"}, ["PLAINTEXT://127.0.0.2:9092", "CONTROLLER://127.0.0.2:9094"]),
+        (
+            ["--node-id", "2", "--voters", VOTERS],
+            {"broker", "controller"},
+            ["PLAINTEXT://127.0.0.2:9092", "CONTROLLER://127.0.0.2:9094"],
+        ),
         (
             ["--node-id", "2", "--voters", VOTERS, "--host", "0.0.0.0", "--port", "7"],
             {"broker", "controller"},
             ["PLAINTEXT://0.0.0.0:7", "CONTROLLER://127.0.0.2:9094"],
         ),
-        (["--node-id", "2", "--voters", VOTERS, "--roles", "controller"], {"controller"}, ["CONTROLLER://127.0.0.2:9094"]),
+        (
+            ["--node-id", "2", "--voters", VOTERS, "--roles", "controller"],
+            {"controller"},
+            ["CONTROLLER://127.0.0.2:9094"],
+        ),
         (["--node-id", "3", "--voters", VOTERS], {"broker"}, ["PLAINTEXT://127.0.0.1:9092"]),
         (["--node-id", "3", "--bootstrap-controllers", "a:1,b:2"], {"broker"}, ["PLAINTEXT://127.0.0.1:9092"]),
         (
@@ -83,7 +94,7 @@ VOTERS = "1@a:9093,2@127.0.0.2:9094"
         ),
     ],
 )
-def test_one_node_of_a_cluster(words, roles, listeners):
+def test_one_node_of_a_cluster(words: str, roles: Any, listeners: list[str]) -> None:
     config = load("--data", "/d", *words)
     assert config.roles == roles
     assert address(config) == listeners
@@ -96,21 +107,27 @@ def test_one_node_of_a_cluster(words, roles, listeners):
         (["--voters", VOTERS], "--node-id: a node of a cluster needs a number"),
         (["--node-id", "1", "--voters", VOTERS, "--bootstrap-controllers", "a:1"], "not both"),
         (["--node-id", "1", "--voters", "a:9093"], "controller.quorum.voters"),
-        (["--node-id", "9", "--voters", VOTERS, "--roles", "broker,controller"], "this controller's id 9 is not among them"),
+        (
+            ["--node-id", "9", "--voters", VOTERS, "--roles", "broker,controller"],
+            "this controller's id 9 is not among them",
+        ),
         (["--node-id", "1", "--voters", VOTERS, "--roles", "broker"], "1 is no controller and cannot vote"),
     ],
 )
-def test_a_node_that_cannot_be_of_its_cluster(words, message):
+def test_a_node_that_cannot_be_of_its_cluster(words: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load("--data", "/d", *words)
 
 
-def test_a_listener_in_the_environment_counts():
+def test_a_listener_in_the_environment_counts() -> None:
     assert address(load("--data", "/d", env={"HEADRACE_LISTENERS": "PLAINTEXT://:7"})) == ["PLAINTEXT://:7"]
 
 
-def test_host_and_port_do_not_choose_among_several_listeners():
-    words = ["listeners=PLAINTEXT://h:1,INSIDE://h:2", "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT"]
+def test_host_and_port_do_not_choose_among_several_listeners() -> None:
+    words = [
+        "listeners=PLAINTEXT://h:1,INSIDE://h:2",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+    ]
     with pytest.raises(ConfigError, match="2 client listeners are configured"):
         load("--set", words[0], "--set", words[1], "--port", "0")
 
@@ -125,7 +142,9 @@ def test_host_and_port_do_not_choose_among_several_listeners():
         (["--set", "listeners=PLAINTEXT:9092"], "listeners: 'PLAINTEXT:9092' is not NAME://host:port"),
     ],
 )
-def test_what_is_said_wrongly_is_refused_in_one_line(words, message, capsys):
+def test_what_is_said_wrongly_is_refused_in_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -142,7 +161,9 @@ def test_what_is_said_wrongly_is_refused_in_one_line(words, message, capsys):
         (["extra"], "unrecognized arguments: extra"),
     ],
 )
-def test_wrong_arguments_exit_with_2_and_one_line(words, message, capsys):
+def test_wrong_arguments_exit_with_2_and_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(words)
     assert caught.value.code == 2
@@ -156,12 +177,16 @@ def test_wrong_arguments_exit_with_2_and_one_line(words, message, capsys):
         (["--racks", "a,b"], "--racks goes with --brokers"),
     ],
 )
-def test_words_that_would_be_passed_over_are_refused(words, message, capsys):
+def test_words_that_would_be_passed_over_are_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == 1
     assert capsys.readouterr().err.startswith(f"headrace: {message}")
 
 
-def test_a_file_that_is_not_utf_8_is_refused_but_for_its_comments(tmp_path, capsys):
+def test_a_file_that_is_not_utf_8_is_refused_but_for_its_comments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "server.properties"
     file.write_bytes(b"# gr\xf6\xdfe\nlog.dirs=/data/\xff\n")
     assert main(["--config", str(file)]) == 1
@@ -171,7 +196,7 @@ def test_a_file_that_is_not_utf_8_is_refused_but_for_its_comments(tmp_path, caps
     assert "log.segment.bytes: 'x'" in capsys.readouterr().err
 
 
-def test_the_way_to_up_imports_neither_typer_nor_rich():
+def test_the_way_to_up_imports_neither_typer_nor_rich() -> None:
     check = (
         "import sys, headrace.cli.main, headrace.cli.up, headrace.broker.server;"
         "found = {'typer', 'rich', 'click'} & set(sys.modules); assert not found, found"
@@ -179,7 +204,7 @@ def test_the_way_to_up_imports_neither_typer_nor_rich():
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
-def test_the_age_of_this_process_is_that_of_its_start():
+def test_the_age_of_this_process_is_that_of_its_start() -> None:
     assert 0 < process_age_s() < 24 * 3600
 
 
@@ -187,16 +212,17 @@ def test_the_age_of_this_process_is_that_of_its_start():
 
 
 @pytest.fixture
-def broker(tmp_path):
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     process = BrokerProcess(tmp_path / "data", tmp_path / "broker.log")
     yield process
     process.kill9()
 
 
-def test_the_first_line_says_where_and_a_stop_is_clean(broker, tmp_path):
+def test_the_first_line_says_where_and_a_stop_is_clean(broker: BrokerProcess, tmp_path: Path) -> None:
     line = broker.start()
     assert re.fullmatch(
-        rf"Headrace \S+ ready on 127\.0\.0\.1:{broker.port} \(data in {re.escape(str(tmp_path / 'data'))}, node 1, started in \d+\.\d\d s\)",
+        rf"Headrace \S+ ready on 127\.0\.0\.1:{broker.port} \(data in {re.escape(str(tmp_path / 'data'))}, node 1,"
+        r" started in \d+\.\d\d s\)",
         line,
     )
     with socket.create_connection(("127.0.0.1", broker.port), timeout=5):
@@ -206,20 +232,26 @@ def test_the_first_line_says_where_and_a_stop_is_clean(broker, tmp_path):
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_ctrl_c_stops_it_too(broker):
+def test_ctrl_c_stops_it_too(broker: BrokerProcess) -> None:
     broker.start()
+    assert broker.process is not None
     broker.process.send_signal(signal.SIGINT)
     assert broker.process.wait(20) == 0
 
 
-def run_up(*words, **options):
+def run_up(*words: str, **options: Any) -> Any:
     done = subprocess.run(
-        [sys.executable, "-m", "headrace", "up", *words], capture_output=True, text=True, timeout=30, check=False, **options
+        [sys.executable, "-m", "headrace", "up", *words],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        **options,
     )
     return done.returncode, done.stdout, done.stderr
 
 
-def test_a_port_in_use_is_told(tmp_path):
+def test_a_port_in_use_is_told(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -231,7 +263,7 @@ def test_a_port_in_use_is_told(tmp_path):
     assert "Traceback" not in err
 
 
-def test_a_folder_in_use_is_told(broker, tmp_path):
+def test_a_folder_in_use_is_told(broker: BrokerProcess, tmp_path: Path) -> None:
     broker.start()
     code, out, err = run_up("--port", "0", "--data", str(tmp_path / "data"))
     assert (code, out) == (1, "")
@@ -239,7 +271,7 @@ def test_a_folder_in_use_is_told(broker, tmp_path):
     assert "Traceback" not in err
 
 
-def test_the_folder_of_another_node_is_refused(broker, tmp_path):
+def test_the_folder_of_another_node_is_refused(broker: BrokerProcess, tmp_path: Path) -> None:
     broker.start()
     broker.stop()
     code, out, err = run_up("--port", "0", "--data", str(tmp_path / "data"), "--node-id", "2")
@@ -248,7 +280,7 @@ def test_the_folder_of_another_node_is_refused(broker, tmp_path):
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
-def test_a_folder_without_rights_is_told(tmp_path):
+def test_a_folder_without_rights_is_told(tmp_path: Path) -> None:
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
     code, out, err = run_up("--port", "0", "--data", str(locked / "data"))
@@ -256,14 +288,14 @@ def test_a_folder_without_rights_is_told(tmp_path):
     assert err.startswith("headrace: ") and "Traceback" not in err
 
 
-def test_a_file_in_place_of_the_folder_is_told(tmp_path):
+def test_a_file_in_place_of_the_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("not a folder")
     code, out, err = run_up("--port", "0", "--data", str(tmp_path / "data"))
     assert (code, out) == (1, "")
     assert err.strip().splitlines()[-1].startswith("headrace: ") and "Traceback" not in err
 
 
-def test_options_without_effect_are_named_and_taken(broker, tmp_path):
+def test_options_without_effect_are_named_and_taken(broker: BrokerProcess, tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text("num.network.threads=3\nlog.retention.hours=5\n")
     environment = {**os.environ, "HEADRACE_KAFKA_LIBS": "/anywhere"}
@@ -271,16 +303,21 @@ def test_options_without_effect_are_named_and_taken(broker, tmp_path):
         [sys.executable, "-m", "headrace", "up", "--port", "0", "--data", str(tmp_path / "d"), "--config", str(config)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
     ) as process:  # fmt: skip
-        assert " ready on " in process.stdout.readline()
+        assert process.stdout is not None and " ready on " in process.stdout.readline()
         process.terminate()
         _, err = process.communicate(timeout=20)
     assert "without effect in Headrace: num.network.threads\n" in err
     assert process.returncode == 0
 
 
-def test_a_disk_that_takes_nothing_is_told_in_a_line(tmp_path):
-    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50)); from headrace.cli.main import main; main(sys.argv[1:])"
+def test_a_disk_that_takes_nothing_is_told_in_a_line(tmp_path: Path) -> None:
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50)); from headrace.cli.main import main;"
+        " main(sys.argv[1:])"
+    )
     words = ["up", "--port", "0", "--data", str(tmp_path / "data")]
-    done = subprocess.run([sys.executable, "-c", limited, *words], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", limited, *words], capture_output=True, text=True, check=False, timeout=60
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"headrace: cannot use {tmp_path}/data: file too large\n"

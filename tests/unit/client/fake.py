@@ -52,6 +52,10 @@ class FakeBroker:
     def address(self) -> str:
         return f"{self.host}:{self.port}"
 
+    @property
+    def open_connections(self) -> int:
+        return len(self._writers)
+
     def drop_all(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
@@ -113,7 +117,10 @@ class FakeBroker:
 
     def _versions(self, request: Any, version: int) -> Any:
         kind = m.ApiVersionsResponse
-        rows = [kind.ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in self.versions.items()]
+        rows = [
+            kind.ApiVersion(api_key=key, min_version=low, max_version=high)
+            for key, (low, high) in self.versions.items()
+        ]
         if version > self.versions[ApiKey.API_VERSIONS][1]:
             return kind(error_code=Err.UNSUPPORTED_VERSION, api_keys=rows), 0
         return kind(api_keys=rows)

@@ -2,55 +2,52 @@
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headrace.client.admin import EARLIEST, LATEST, MAX_TIMESTAMP, Admin, ConfigSource, Resource
+from headrace.client.admin.admin import EARLIEST, LATEST, MAX_TIMESTAMP, Admin, ConfigSource, Resource
 from headrace.client.errors import RequestFailed
 from headrace.client.raw import fetch, produce
 from headrace.errors import Err
 from headrace.records.batch import Record, build_batch, iter_records
+from tests.waiting import run
 
 NUMBERS = itertools.count()
 
 
 @pytest.fixture(params=[pytest.param("apache", marks=pytest.mark.reference), "headrace"])
-def bootstrap(request):
-    return request.getfixturevalue(request.param).bootstrap
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(request.param).bootstrap)
 
 
 @pytest.fixture
-def topic():
+def topic() -> str:
     return f"admin-{next(NUMBERS)}"
 
 
-def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, 60))
-
-
-async def refused(coroutine):
+async def refused(coroutine: Awaitable[object]) -> Err:
     with pytest.raises(RequestFailed) as caught:
         await coroutine
     return caught.value.error
 
 
-async def settled(ask, wanted):
+async def settled(ask: Callable[[], Awaitable[object]], wanted: object) -> None:
     """Apache's brokers learn of a change a moment after it is acknowledged: ask until the answer is as wanted."""
     async with asyncio.timeout(10):
-        while (got := await ask()) != wanted:
+        while await ask() != wanted:
             await asyncio.sleep(0.02)
-    return got
 
 
-async def partition_count(admin, topic):
+async def partition_count(admin: Admin, topic: str) -> int | Err:
     try:
         return len((await admin.describe_topic(topic)).partitions)
     except RequestFailed as error:
         return error.error
 
 
-def test_a_topic_s_life(bootstrap, topic):
-    async def play():
+def test_a_topic_s_life(bootstrap: str, topic: str) -> None:
+    async def play() -> None:
         async with Admin(bootstrap) as admin:
             made = await admin.create_topic(topic, 3, 1, {"retention.ms": "3600000"})
             assert (made.partitions, made.replication_factor) == (3, 1)
@@ -59,7 +56,9 @@ def test_a_topic_s_life(bootstrap, topic):
             found = await admin.describe_topic(topic)
             assert found.topic_id == made.topic_id
             assert list(found.partitions) == [0, 1, 2]
-            assert all((p.leader, p.replicas, p.isr, p.offline) == (1, (1,), (1,), ()) for p in found.partitions.values())
+            assert all(
+                (p.leader, p.replicas, p.isr, p.offline) == (1, (1,), (1,), ()) for p in found.partitions.values()
+            )
             assert topic in [t.name for t in await admin.list_topics()]
             await admin.create_partitions(topic, 5)
             await settled(lambda: partition_count(admin, topic), 5)
@@ -71,8 +70,8 @@ def test_a_topic_s_life(bootstrap, topic):
     run(play())
 
 
-def test_what_cannot_be_created(bootstrap, topic):
-    async def play():
+def test_what_cannot_be_created(bootstrap: str, topic: str) -> None:
+    async def play() -> None:
         async with Admin(bootstrap) as admin:
             assert await refused(admin.create_topic("no spaces", 1)) is Err.INVALID_TOPIC_EXCEPTION
             assert await refused(admin.create_topic(topic, 1, 7)) is Err.INVALID_REPLICATION_FACTOR
@@ -84,17 +83,19 @@ def test_what_cannot_be_created(bootstrap, topic):
     run(play())
 
 
-def test_topic_options(bootstrap, topic):
-    async def play():
+def test_topic_options(bootstrap: str, topic: str) -> None:
+    async def play() -> None:
         async with Admin(bootstrap) as admin:
 
-            async def changed():
+            async def changed() -> dict[str, str | None]:
                 entries = await admin.describe_configs(Resource.TOPIC, topic)
                 return {entry.name: entry.value for entry in entries if entry.source == ConfigSource.TOPIC}
 
             await admin.create_topic(topic, 1, 1, {"retention.ms": "3600000"})
             await settled(lambda: partition_count(admin, topic), 1)
-            await admin.alter_configs(Resource.TOPIC, topic, set={"max.message.bytes": "2000000"}, unset=["retention.ms"])
+            await admin.alter_configs(
+                Resource.TOPIC, topic, set={"max.message.bytes": "2000000"}, unset=["retention.ms"]
+            )
             await settled(changed, {"max.message.bytes": "2000000"})
             await admin.alter_configs(Resource.TOPIC, topic, append={"cleanup.policy": "compact"})
             await settled(changed, {"max.message.bytes": "2000000", "cleanup.policy": "delete,compact"})
@@ -113,10 +114,10 @@ def test_topic_options(bootstrap, topic):
     run(play())
 
 
-def test_records_and_offsets(bootstrap, topic):
+def test_records_and_offsets(bootstrap: str, topic: str) -> None:
     batch = build_batch([Record(0, 1_000 + number, b"k%d" % number, b"v") for number in range(100)])
 
-    async def play():
+    async def play() -> None:
         async with Admin(bootstrap) as admin:
             await admin.create_topic(topic, 2)
             await settled(lambda: partition_count(admin, topic), 2)
@@ -141,8 +142,8 @@ def test_records_and_offsets(bootstrap, topic):
     run(play())
 
 
-def test_the_cluster_and_its_folders(bootstrap, topic):
-    async def play():
+def test_the_cluster_and_its_folders(bootstrap: str, topic: str) -> None:
+    async def play() -> None:
         async with Admin(bootstrap) as admin:
             cluster = await admin.describe_cluster()
             assert [broker.node_id for broker in cluster.brokers] == [1] and cluster.controller_id == 1
@@ -160,14 +161,13 @@ def test_the_cluster_and_its_folders(bootstrap, topic):
     run(play())
 
 
-def test_many_topics_at_once(bootstrap):
+def test_many_topics_at_once(bootstrap: str) -> None:
     names = [f"many-{number}" for number in range(50)]
 
-    async def play():
+    async def play() -> None:
         async with Admin(bootstrap) as admin:
 
-
-            async def there():
+            async def there() -> set[str]:
                 return set(names) & {topic.name for topic in await admin.list_topics()}
 
             await asyncio.gather(*(admin.create_topic(name, 1) for name in names))

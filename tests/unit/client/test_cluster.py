@@ -4,44 +4,41 @@ import asyncio
 
 import pytest
 
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin import Admin
 from headrace.client.errors import BrokerUnreachable, ConnectionLost, RequestFailed
+from headrace.client.net.cluster import Cluster
 from headrace.client.raw import fetch, produce
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
 from headrace.records.batch import Record, build_batch
 from tests.reference.apache import free_ports
-from tests.unit.client.fake import HANG_UP, TOPIC_ID, FakeBroker
+from tests.unit.client.fake import HANG_UP, TOPIC_ID, FakeBroker, Handler
+from tests.waiting import run
 
 BATCH = build_batch([Record(0, 1000, b"k", b"v")])
 IDEMPOTENT = build_batch([Record(0, 1000, b"k", b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
 
 
-def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, 20))
-
-
-def produced(error=Err.NONE, offset=0):
+def produced(error: int = Err.NONE, offset: int = 0) -> m.ProduceResponse:
     kind = m.ProduceResponse
     row = kind.PartitionProduceResponse(index=0, error_code=error, base_offset=offset)
     return kind(responses=[kind.TopicProduceResponse(topic_id=TOPIC_ID, partition_responses=[row])])
 
 
-def in_turn(*answers):
+def in_turn(*answers: object) -> Handler:
     """A handler that gives each answer once and then the last for ever."""
     left = list(answers)
     return lambda request, version: left.pop(0) if len(left) > 1 else left[0]
 
 
-async def with_topic(broker, name="t", partitions=1):
+async def with_topic(broker: FakeBroker, name: str = "t", partitions: int = 1) -> Cluster:
     broker.add_topic(name, partitions)
     return await Cluster(broker.address, retry_timeout_s=2).__aenter__()
 
 
-def test_a_moved_leader_is_looked_up_again():
-    async def play():
+def test_a_moved_leader_is_looked_up_again() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             cluster = await with_topic(broker)
             broker.handlers[ApiKey.PRODUCE] = in_turn(produced(Err.NOT_LEADER_OR_FOLLOWER), produced(offset=42))
@@ -54,8 +51,8 @@ def test_a_moved_leader_is_looked_up_again():
 
 
 @pytest.mark.parametrize("error", [Err.REQUEST_TIMED_OUT, Err.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
-def test_a_batch_that_may_be_written_is_sent_again_only_with_a_producer_id(error):
-    async def play():
+def test_a_batch_that_may_be_written_is_sent_again_only_with_a_producer_id(error: Err) -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             cluster = await with_topic(broker)
             broker.handlers[ApiKey.PRODUCE] = in_turn(produced(error), produced(offset=3))
@@ -68,8 +65,8 @@ def test_a_batch_that_may_be_written_is_sent_again_only_with_a_producer_id(error
     run(play())
 
 
-def test_a_lost_answer_is_the_callers_to_judge_without_a_producer_id():
-    async def play():
+def test_a_lost_answer_is_the_callers_to_judge_without_a_producer_id() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             cluster = await with_topic(broker)
             broker.handlers[ApiKey.PRODUCE] = in_turn(HANG_UP, produced(offset=3))
@@ -83,8 +80,8 @@ def test_a_lost_answer_is_the_callers_to_judge_without_a_producer_id():
     run(play())
 
 
-def test_a_final_refusal_is_not_tried_again():
-    async def play():
+def test_a_final_refusal_is_not_tried_again() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             cluster = await with_topic(broker)
             broker.handlers[ApiKey.PRODUCE] = in_turn(produced(Err.MESSAGE_TOO_LARGE))
@@ -97,8 +94,8 @@ def test_a_final_refusal_is_not_tried_again():
     run(play())
 
 
-def test_produce_without_acks_has_no_answer():
-    async def play():
+def test_produce_without_acks_has_no_answer() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             cluster = await with_topic(broker)
             broker.handlers[ApiKey.PRODUCE] = in_turn(b"")
@@ -109,12 +106,12 @@ def test_produce_without_acks_has_no_answer():
 
 
 @pytest.mark.parametrize("metadata_version", [9, 13])
-def test_topics_without_ids_are_named(metadata_version):
+def test_topics_without_ids_are_named(metadata_version: int) -> None:
     """Metadata tells ids from version 10 on; without one, versions that need it cannot be used."""
     versions = {key: (api.min_version, api.latest_stable) for key, api in API.items()}
     versions[ApiKey.METADATA] = (0, metadata_version)
 
-    async def play():
+    async def play() -> None:
         async with FakeBroker(versions=versions) as broker:
             cluster = await with_topic(broker)
             broker.handlers[ApiKey.PRODUCE] = in_turn(produced())
@@ -129,8 +126,8 @@ def test_topics_without_ids_are_named(metadata_version):
     run(play())
 
 
-def test_a_new_topic_is_waited_for_and_a_misspelt_one_not_for_long():
-    async def play():
+def test_a_new_topic_is_waited_for_and_a_misspelt_one_not_for_long() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             cluster = await Cluster(broker.address, retry_timeout_s=0.3).__aenter__()
             broker.handlers[ApiKey.PRODUCE] = in_turn(produced(offset=1))
@@ -145,8 +142,8 @@ def test_a_new_topic_is_waited_for_and_a_misspelt_one_not_for_long():
     run(play())
 
 
-def test_a_partition_without_a_leader_is_waited_for():
-    async def play():
+def test_a_partition_without_a_leader_is_waited_for() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             cluster = await Cluster(broker.address, retry_timeout_s=2).__aenter__()
             broker.add_topic("t", leader=-1)
@@ -158,8 +155,8 @@ def test_a_partition_without_a_leader_is_waited_for():
     run(play())
 
 
-def test_fetch_tells_what_the_partition_says():
-    def fetched(error=Err.NONE):
+def test_fetch_tells_what_the_partition_says() -> None:
+    def fetched(error: Err = Err.NONE) -> m.FetchResponse:
         kind = m.FetchResponse
         row = kind.PartitionData(
             partition_index=0,
@@ -172,7 +169,7 @@ def test_fetch_tells_what_the_partition_says():
         )
         return kind(responses=[kind.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[row])])
 
-    async def play():
+    async def play() -> None:
         async with FakeBroker() as broker:
             cluster = await with_topic(broker)
             broker.handlers[ApiKey.FETCH] = in_turn(fetched(Err.NOT_LEADER_OR_FOLLOWER), fetched())
@@ -190,28 +187,30 @@ def test_fetch_tells_what_the_partition_says():
     run(play())
 
 
-def test_an_advertised_address_that_leads_nowhere_is_explained():
+def test_an_advertised_address_that_leads_nowhere_is_explained() -> None:
     (nowhere,) = free_ports(1)
 
-    async def play():
+    async def play() -> None:
         async with FakeBroker() as broker:
             broker.advertised = "127.0.0.1", nowhere
             cluster = await with_topic(broker)
-            with pytest.raises(BrokerUnreachable, match=rf"127.0.0.1:{nowhere}.*broker 1 advertises.*advertised.listeners"):
+            with pytest.raises(
+                BrokerUnreachable, match=rf"127.0.0.1:{nowhere}.*broker 1 advertises.*advertised.listeners"
+            ):
                 await produce(cluster, "t", 0, BATCH)
             cluster.close()
 
     run(play())
 
 
-def test_a_leader_that_is_gone_is_looked_for_among_the_others():
+def test_a_leader_that_is_gone_is_looked_for_among_the_others() -> None:
     (nowhere,) = free_ports(1)
 
-    async def play():
+    async def play() -> None:
         async with FakeBroker() as broker:
             kind = m.MetadataResponse
 
-            def metadata(request, version):
+            def metadata(request: m.MetadataRequest, version: int) -> m.MetadataResponse:
                 answer = broker._metadata(request, version)
                 answer.brokers.append(kind.MetadataResponseBroker(node_id=2, host="127.0.0.1", port=nowhere))
                 return answer
@@ -227,10 +226,10 @@ def test_a_leader_that_is_gone_is_looked_for_among_the_others():
     run(play())
 
 
-def test_the_second_bootstrap_address_serves_if_the_first_is_down():
+def test_the_second_bootstrap_address_serves_if_the_first_is_down() -> None:
     (nowhere,) = free_ports(1)
 
-    async def play():
+    async def play() -> None:
         async with FakeBroker() as broker, Cluster([f"127.0.0.1:{nowhere}", broker.address]) as cluster:
             assert cluster.cluster_id == "fake"
         down = free_ports(2)
@@ -240,8 +239,8 @@ def test_the_second_bootstrap_address_serves_if_the_first_is_down():
     run(play())
 
 
-def test_a_connection_that_died_unnoticed_is_replaced():
-    async def play():
+def test_a_connection_that_died_unnoticed_is_replaced() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker, Admin(broker.address) as admin:
             broker.add_topic("t")
             broker.drop_all()
@@ -251,8 +250,8 @@ def test_a_connection_that_died_unnoticed_is_replaced():
     run(play())
 
 
-def test_one_connection_is_opened_however_many_ask_for_it():
-    async def play():
+def test_one_connection_is_opened_however_many_ask_for_it() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             cluster = Cluster(broker.address)
             connections = await asyncio.gather(*(cluster.connect(broker.host, broker.port) for _ in range(20)))
@@ -262,8 +261,8 @@ def test_one_connection_is_opened_however_many_ask_for_it():
     run(play())
 
 
-def test_an_unknown_error_code_is_shown_by_its_number():
-    async def play():
+def test_an_unknown_error_code_is_shown_by_its_number() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             cluster = await with_topic(broker)
             broker.handlers[ApiKey.PRODUCE] = in_turn(produced(9999))
@@ -275,13 +274,19 @@ def test_an_unknown_error_code_is_shown_by_its_number():
     run(play())
 
 
-def test_the_controller_is_asked_again_when_it_moved():
+def test_the_controller_is_asked_again_when_it_moved() -> None:
     kind = m.CreateTopicsResponse
 
-    def created(error):
-        return kind(topics=[kind.CreatableTopicResult(name="t", topic_id=TOPIC_ID, error_code=error, num_partitions=3, replication_factor=1)])
+    def created(error: Err) -> m.CreateTopicsResponse:
+        return kind(
+            topics=[
+                kind.CreatableTopicResult(
+                    name="t", topic_id=TOPIC_ID, error_code=error, num_partitions=3, replication_factor=1
+                )
+            ]
+        )
 
-    async def play():
+    async def play() -> None:
         async with FakeBroker() as broker, Admin(broker.address) as admin:
             broker.handlers[ApiKey.CREATE_TOPICS] = in_turn(created(Err.NOT_CONTROLLER), created(Err.NONE))
             assert (await admin.create_topic("t", 3)).partitions == 3

@@ -2,35 +2,36 @@
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
-from headrace.client.connection import Connection
 from headrace.client.errors import (
     BrokerUnreachable,
     ConnectionLost,
+    ConnectionRefused,
+    HostUnknown,
     NotKafka,
     RequestTimedOut,
     SecurityFailed,
     UnsupportedApi,
 )
+from headrace.client.net.cluster import Broker, Cluster
+from headrace.client.net.connection import Connection
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
 from tests.unit.client.fake import HANG_UP, SILENT, FakeBroker
+from tests.waiting import run
 
 METADATA = m.MetadataRequest(topics=[])
 
 
-def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, 20))
-
-
-async def connect(broker, **options):
+async def connect(broker: FakeBroker, **options: Any) -> Connection:
     return await Connection.open(broker.host, broker.port, **options)
 
 
-def test_agrees_on_versions_and_asks():
-    async def play():
+def test_agrees_on_versions_and_asks() -> None:
+    async def play() -> None:
         async with FakeBroker(versions={ApiKey.API_VERSIONS: (0, 4), ApiKey.METADATA: (2, 7)}) as broker:
             connection = await connect(broker)
             assert connection.version_of(ApiKey.METADATA) == 7
@@ -43,8 +44,8 @@ def test_agrees_on_versions_and_asks():
     run(play())
 
 
-def test_an_older_broker_is_asked_again_in_a_version_it_knows():
-    async def play():
+def test_an_older_broker_is_asked_again_in_a_version_it_knows() -> None:
+    async def play() -> None:
         async with FakeBroker(versions={ApiKey.API_VERSIONS: (0, 2), ApiKey.METADATA: (0, 4)}) as broker:
             connection = await connect(broker)
             asked = [version for key, version, _ in broker.seen if key == ApiKey.API_VERSIONS]
@@ -58,10 +59,12 @@ def test_an_older_broker_is_asked_again_in_a_version_it_knows():
 @pytest.mark.parametrize(
     ("served", "words"), [(None, "does not serve Metadata"), ((90, 95), "serves Metadata in versions 90 to 95")]
 )
-def test_an_api_that_cannot_be_agreed_on_is_named(served, words):
-    versions = {ApiKey.API_VERSIONS: (0, 4)} | ({ApiKey.METADATA: served} if served else {})
+def test_an_api_that_cannot_be_agreed_on_is_named(served: tuple[int, int] | None, words: str) -> None:
+    versions: dict[int, tuple[int, int]] = {ApiKey.API_VERSIONS: (0, 4)}
+    if served:
+        versions[ApiKey.METADATA] = served
 
-    async def play():
+    async def play() -> None:
         async with FakeBroker(versions=versions) as broker:
             connection = await connect(broker)
             with pytest.raises(UnsupportedApi, match=words):
@@ -72,14 +75,14 @@ def test_an_api_that_cannot_be_agreed_on_is_named(served, words):
     run(play())
 
 
-def test_many_requests_share_a_connection():
-    async def play():
+def test_many_requests_share_a_connection() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             connection = await connect(broker)
             for name in ("a", "b", "c"):
                 broker.add_topic(name)
 
-            def ask(name):
+            def ask(name: str) -> Any:
                 return connection.request(
                     ApiKey.METADATA, m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name=name)])
                 )
@@ -92,16 +95,16 @@ def test_many_requests_share_a_connection():
     run(play())
 
 
-def test_large_answers_arrive_whole_between_small_ones():
+def test_large_answers_arrive_whole_between_small_ones() -> None:
     records = bytes(range(256)) * 4096
 
-    def fetch(request, version):
+    def fetch(request: Any, version: int) -> Any:
         kind = m.FetchResponse
         size = request.max_bytes
         part = kind.PartitionData(partition_index=0, records=records[:size])
         return kind(responses=[kind.FetchableTopicResponse(partitions=[part])])
 
-    async def play():
+    async def play() -> None:
         async with FakeBroker() as broker:
             broker.handlers[ApiKey.FETCH] = fetch
             connection = await connect(broker)
@@ -117,8 +120,8 @@ def test_large_answers_arrive_whole_between_small_ones():
     run(play())
 
 
-def test_a_lost_connection_fails_everything_that_waits_on_it():
-    async def play():
+def test_a_lost_connection_fails_everything_that_waits_on_it() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             broker.handlers[ApiKey.METADATA] = lambda request, version: SILENT
             connection = await connect(broker)
@@ -134,8 +137,8 @@ def test_a_lost_connection_fails_everything_that_waits_on_it():
     run(play())
 
 
-def test_a_late_answer_closes_the_connection():
-    async def play():
+def test_a_late_answer_closes_the_connection() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             broker.handlers[ApiKey.METADATA] = lambda request, version: SILENT
             connection = await connect(broker)
@@ -146,12 +149,12 @@ def test_a_late_answer_closes_the_connection():
     run(play())
 
 
-def test_the_answer_to_a_cancelled_request_is_passed_over():
-    async def play():
+def test_the_answer_to_a_cancelled_request_is_passed_over() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             gate = asyncio.Event()
 
-            async def slow(request, version):
+            async def slow(request: Any, version: int) -> Any:
                 await gate.wait()
                 return m.MetadataResponse(cluster_id="late")
 
@@ -180,8 +183,8 @@ def test_the_answer_to_a_cancelled_request_is_passed_over():
         (b"\x00\x00\x00\x07\x00\x00\x00\x00\x00\x00\x00", "cannot be read"),
     ],
 )
-def test_what_is_not_kafka_is_told(sent, words):
-    async def play():
+def test_what_is_not_kafka_is_told(sent: bytes, words: str) -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             broker.handlers[ApiKey.API_VERSIONS] = lambda request, version: sent
             with pytest.raises(SecurityFailed if "TLS" in words else NotKafka, match=words):
@@ -190,8 +193,8 @@ def test_what_is_not_kafka_is_told(sent, words):
     run(play())
 
 
-def test_a_frame_above_the_limit_is_refused_before_it_is_read():
-    async def play():
+def test_a_frame_above_the_limit_is_refused_before_it_is_read() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             connection = await connect(broker, frame_bytes_max=100_000)
             broker.handlers[ApiKey.METADATA] = lambda request, version: (100_001).to_bytes(4, "big")
@@ -201,8 +204,8 @@ def test_a_frame_above_the_limit_is_refused_before_it_is_read():
     run(play())
 
 
-def test_one_that_hangs_up_or_says_nothing_is_no_broker():
-    async def play():
+def test_one_that_hangs_up_or_says_nothing_is_no_broker() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             broker.handlers[ApiKey.API_VERSIONS] = lambda request, version: HANG_UP
             with pytest.raises(NotKafka, match="closed the connection at the first request"):
@@ -214,7 +217,7 @@ def test_one_that_hangs_up_or_says_nothing_is_no_broker():
     run(play())
 
 
-def test_a_refused_connection_says_so():
+def test_a_refused_connection_says_so() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -222,13 +225,13 @@ def test_a_refused_connection_says_so():
             run(Connection.open("127.0.0.1", port))
 
 
-def test_a_name_that_does_not_resolve_says_so():
+def test_a_name_that_does_not_resolve_says_so() -> None:
     with pytest.raises(BrokerUnreachable, match=r"cannot connect to no-such-host.invalid:9092: \w+"):
         run(Connection.open("no-such-host.invalid", 9092))
 
 
-def test_what_has_no_answer_does_not_wait_for_one():
-    async def play():
+def test_what_has_no_answer_does_not_wait_for_one() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             broker.handlers[ApiKey.PRODUCE] = lambda request, version: SILENT
             connection = await connect(broker)
@@ -238,3 +241,35 @@ def test_what_has_no_answer_does_not_wait_for_one():
             connection.close()
 
     run(play())
+
+
+def test_a_name_that_cannot_be_resolved_is_named_with_what_to_do() -> None:
+    async def go() -> None:
+        with pytest.raises(HostUnknown) as failed:
+            await Connection.open("no-such-host.invalid", 9092)
+        text = str(failed.value)
+        assert "cannot resolve the name 'no-such-host.invalid'" in text and "/etc/hosts" in text
+
+    run(go())
+
+
+def test_an_advertised_name_that_cannot_be_resolved_leads_to_advertised_listeners() -> None:
+    async def go() -> None:
+        async with FakeBroker() as broker, Cluster(broker.address) as cluster:
+            cluster.brokers[1] = Broker(1, "no-such-host.invalid", 9092, None)
+            with pytest.raises(
+                HostUnknown, match=r"'no-such-host.invalid'.*broker 1 advertises.*advertised\.listeners"
+            ):
+                await cluster.broker_connection(1)
+
+    run(go())
+
+
+def test_a_port_where_nobody_listens_is_told_by_type() -> None:
+    async def go() -> None:
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            with pytest.raises(ConnectionRefused, match="connection refused"):
+                await Connection.open("127.0.0.1", nobody.getsockname()[1])
+
+    run(go())

@@ -4,10 +4,10 @@ import pytest
 
 from headrace.cli.cluster import _disk_row, disk_line
 from headrace.cli.doctor import Verdict, check_disks
-from headrace.client.admin import LogDir
-from headrace.client.disk_space import Fill, disk_space, time_text
+from headrace.client.admin.admin import LogDir
+from headrace.client.admin.disk_space import Fill, disk_space_of, time_text
 from headrace.errors import Err
-from headrace.protocol.room_tag import NO_RECORDS, Space
+from headrace.protocol.private_fields.disk_space import NO_RECORDS, Space
 
 GB = 1 << 30
 
@@ -35,16 +35,31 @@ def filling(gb_per_hour: float, level: int = 0) -> Space:
     ],
 )
 def test_what_a_log_dir_is(found: LogDir, fill: Fill) -> None:
-    assert disk_space(found).fill is fill
+    assert disk_space_of(found).fill is fill
 
 
 def test_what_the_commands_say() -> None:
     low = log_dir(9, filling(1))
-    assert disk_line(_disk_row(disk_space(low))) == "low: broker 1, /data  9.7 GB of 107.4 GB free, 268.4 MB reserved, full in 9 h"
-    findings = list(check_disks([low, log_dir(50), log_dir(0.1, filling(1, NO_RECORDS)), log_dir(1, error=Err.KAFKA_STORAGE_ERROR)]))
+    assert (
+        disk_line(_disk_row(disk_space_of(low)))
+        == "low: broker 1, /data  9.7 GB of 107.4 GB free, 268.4 MB reserved, full in 9 h"
+    )
+    findings = list(
+        check_disks([low, log_dir(50), log_dir(0.1, filling(1, NO_RECORDS)), log_dir(1, error=Err.KAFKA_STORAGE_ERROR)])
+    )
     assert [finding.verdict for finding in findings] == [Verdict.NOTE, Verdict.BAD, Verdict.BAD, Verdict.GOOD]
-    assert "full in 9 h" in findings[0].text and "takes no records" in findings[1].text and "1 log dir" in findings[3].text
+    assert (
+        "full in 9 h" in findings[0].text and "takes no records" in findings[1].text and "1 log dir" in findings[3].text
+    )
 
 
 def test_forecasts_are_round() -> None:
-    assert [time_text(s) for s in (5, 119, 120, 7_199, 7_200, 180_000, 1e6)] == ["5 s", "119 s", "2 min", "120 min", "2 h", "2 days", "12 days"]
+    assert [time_text(s) for s in (5, 119, 120, 7_199, 7_200, 180_000, 1e6)] == [
+        "5 s",
+        "119 s",
+        "2 min",
+        "120 min",
+        "2 h",
+        "2 days",
+        "12 days",
+    ]

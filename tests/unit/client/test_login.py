@@ -2,25 +2,28 @@
 
 import asyncio
 import base64
+from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from headrace.client.cluster import Cluster
-from headrace.client.connection import Connection
 from headrace.client.errors import BrokerUnreachable, ConnectionLost, SecurityFailed
-from headrace.client.security import read_security
+from headrace.client.net.cluster import Cluster
+from headrace.client.net.connection import Connection
+from headrace.client.security import Security, read_security
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
 from tests.unit.client.fake import HANG_UP, SILENT, FakeBroker
-from tests.unit.client.test_sasl import Server
+from tests.unit.client.scram_server import Server
+from tests.waiting import run, until
 
 METADATA = m.MetadataRequest(topics=[])
 SECRET = "hush-hush"
 
 
-def security(mechanism="PLAIN", **settings):
+def security(mechanism: str = "PLAIN", **settings: str) -> Security:
     module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
     login = f'org.apache.kafka.common.security.{module} required username="alice" password="{SECRET}";'
     given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.jaas.config": login}
@@ -30,14 +33,14 @@ def security(mechanism="PLAIN", **settings):
 class LoginBroker(FakeBroker):
     """Takes logins; `answers` are what it says to SaslAuthenticate, in turn, and the last one again and again."""
 
-    def __init__(self, answers=(b"",), lifetime_ms=0, **options) -> None:
+    def __init__(self, answers: Iterable[Any] = (b"",), lifetime_ms: int = 0, **options: Any) -> None:
         super().__init__(**options)
         self.answers = list(answers)
         self.lifetime_ms = lifetime_ms
         self.handlers[ApiKey.SASL_HANDSHAKE] = lambda request, version: m.SaslHandshakeResponse(mechanisms=["PLAIN"])
         self.handlers[ApiKey.SASL_AUTHENTICATE] = self.authenticate
 
-    def authenticate(self, request, version):
+    def authenticate(self, request: m.SaslAuthenticateRequest, version: int) -> Any:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if callable(answer):
             answer = answer(request.auth_bytes)
@@ -46,16 +49,12 @@ class LoginBroker(FakeBroker):
         return m.SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=self.lifetime_ms)
 
 
-def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, 30))
-
-
-async def connect(broker, how=None):
+async def connect(broker: FakeBroker, how: Security | None = None) -> Connection:
     return await Connection.open(broker.host, broker.port, security=how or security())
 
 
-def test_versions_come_first_then_the_handshake_then_the_login():
-    async def play():
+def test_versions_come_first_then_the_handshake_then_the_login() -> None:
+    async def play() -> None:
         async with LoginBroker() as broker:
             connection = await connect(broker)
             await connection.request(ApiKey.METADATA, METADATA)
@@ -73,11 +72,13 @@ def test_versions_come_first_then_the_handshake_then_the_login():
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_scram_over_a_connection_of_an_older_broker(mechanism):
+def test_scram_over_a_connection_of_an_older_broker(mechanism: str) -> None:
     server = Server(mechanism.removeprefix("SCRAM-").replace("-", "").lower(), SECRET)
 
-    async def play():
-        versions = {key: (api.min_version, api.latest_stable) for key, api in API.items()} | {ApiKey.SASL_AUTHENTICATE: (0, 0)}
+    async def play() -> None:
+        versions = {key: (api.min_version, api.latest_stable) for key, api in API.items()} | {
+            ApiKey.SASL_AUTHENTICATE: (0, 0)
+        }
         async with LoginBroker([server.first, server.last], versions=versions) as broker:
             connection = await connect(broker, security(mechanism))
             assert (connection.logins, broker.count(ApiKey.SASL_AUTHENTICATE)) == (1, 2)
@@ -86,15 +87,23 @@ def test_scram_over_a_connection_of_an_older_broker(mechanism):
     run(play())
 
 
-def refused(code, words=None):
+def refused(code: Err, words: str | None = None) -> m.SaslAuthenticateResponse:
     return m.SaslAuthenticateResponse(error_code=code, error_message=words)
 
 
 @pytest.mark.parametrize(
     ("answers", "mechanism", "words"),
     [
-        ([refused(Err.SASL_AUTHENTICATION_FAILED, "no\x1b such user")], "PLAIN", r"refused the login of 'alice' by PLAIN \(no\? such user\)"),
-        ([refused(Err.SASL_AUTHENTICATION_FAILED)], "PLAIN", "error 58.*check username and password in sasl.jaas.config"),
+        (
+            [refused(Err.SASL_AUTHENTICATION_FAILED, "no\x1b such user")],
+            "PLAIN",
+            r"refused the login of 'alice' by PLAIN \(no\? such user\)",
+        ),
+        (
+            [refused(Err.SASL_AUTHENTICATION_FAILED)],
+            "PLAIN",
+            "error 58.*check username and password in sasl.jaas.config",
+        ),
         ([b"r=other,s=c2FsdA==,i=4096"], "SCRAM-SHA-256", "does not extend this client's"),
         ([Server("sha256", SECRET, iterations=1).first], "SCRAM-SHA-256", "1 iterations"),
         ([Server("sha256", SECRET).first, b"v=" + base64.b64encode(bytes(32))], "SCRAM-SHA-256", "has not proved"),
@@ -102,8 +111,8 @@ def refused(code, words=None):
         ([b""], "SCRAM-SHA-256", "cannot be read"),
     ],
 )
-def test_logins_that_fail_are_told_without_secrets(answers, mechanism, words):
-    async def play():
+def test_logins_that_fail_are_told_without_secrets(answers: list[Any], mechanism: str, words: str) -> None:
+    async def play() -> None:
         async with LoginBroker(answers) as broker:
             with pytest.raises(SecurityFailed, match=words) as error:
                 await connect(broker, security(mechanism))
@@ -118,12 +127,13 @@ def test_logins_that_fail_are_told_without_secrets(answers, mechanism, words):
     [
         (m.SaslHandshakeResponse(error_code=Err.UNSUPPORTED_SASL_MECHANISM, mechanisms=["SCRAM-SHA-512", "GSSAPI"]),
          "does not take logins by PLAIN, but SCRAM-SHA-512, GSSAPI: set sasl.mechanism"),
-        (m.SaslHandshakeResponse(error_code=Err.ILLEGAL_SASL_STATE), "takes no logins: set security.protocol to PLAINTEXT"),
+        (m.SaslHandshakeResponse(error_code=Err.ILLEGAL_SASL_STATE),
+         "takes no logins: set security.protocol to PLAINTEXT"),
         (m.SaslHandshakeResponse(error_code=Err.UNKNOWN_SERVER_ERROR), "refused to begin a login"),
     ],
 )  # fmt: skip
-def test_a_handshake_that_is_refused(answer, words):
-    async def play():
+def test_a_handshake_that_is_refused(answer: Any, words: str) -> None:
+    async def play() -> None:
         async with LoginBroker() as broker:
             broker.handlers[ApiKey.SASL_HANDSHAKE] = lambda request, version: answer
             with pytest.raises(SecurityFailed, match=words):
@@ -134,8 +144,8 @@ def test_a_handshake_that_is_refused(answer, words):
     run(play())
 
 
-def test_a_broker_without_logins_is_told():
-    async def play():
+def test_a_broker_without_logins_is_told() -> None:
+    async def play() -> None:
         async with FakeBroker(versions={ApiKey.API_VERSIONS: (0, 4), ApiKey.METADATA: (0, 12)}) as broker:
             with pytest.raises(SecurityFailed, match="takes no logins"):
                 await connect(broker)
@@ -143,8 +153,8 @@ def test_a_broker_without_logins_is_told():
     run(play())
 
 
-def test_a_broker_that_hangs_up_or_falls_silent_may_be_tried_again():
-    async def play():
+def test_a_broker_that_hangs_up_or_falls_silent_may_be_tried_again() -> None:
+    async def play() -> None:
         async with LoginBroker([HANG_UP]) as broker:
             with pytest.raises(BrokerUnreachable, match="closed the connection during the login"):
                 await connect(broker)
@@ -155,8 +165,8 @@ def test_a_broker_that_hangs_up_or_falls_silent_may_be_tried_again():
     run(play())
 
 
-def test_a_broker_that_wants_a_login_hangs_up_on_those_without():
-    async def play():
+def test_a_broker_that_wants_a_login_hangs_up_on_those_without() -> None:
+    async def play() -> None:
         async with FakeBroker() as broker:
             broker.handlers[ApiKey.METADATA] = lambda request, version: HANG_UP
             connection = await Connection.open(broker.host, broker.port)
@@ -166,8 +176,8 @@ def test_a_broker_that_wants_a_login_hangs_up_on_those_without():
     run(play())
 
 
-def test_a_wrong_password_is_tried_at_one_broker_only():
-    async def play():
+def test_a_wrong_password_is_tried_at_one_broker_only() -> None:
+    async def play() -> None:
         async with LoginBroker([refused(Err.SASL_AUTHENTICATION_FAILED)]) as one, LoginBroker() as other:
             cluster = Cluster([one.address, other.address], security=security())
             with pytest.raises(SecurityFailed, match="refused the login"):
@@ -177,8 +187,8 @@ def test_a_wrong_password_is_tried_at_one_broker_only():
     run(play())
 
 
-def test_a_login_is_renewed_before_it_runs_out_and_nothing_comes_in_between():
-    async def play():
+def test_a_login_is_renewed_before_it_runs_out_and_nothing_comes_in_between() -> None:
+    async def play() -> None:
         async with LoginBroker(lifetime_ms=50) as broker:
             connection = await connect(broker)
             done = False
@@ -198,7 +208,7 @@ def test_a_login_is_renewed_before_it_runs_out_and_nothing_comes_in_between():
             assert connection.is_open and connection.logins >= 3
             connection.close()
             # A renewal may have been on its way.
-            await asyncio.sleep(0.1)
+            await until(lambda: not broker.open_connections, "the broker sees it closed")
             seen = len(broker.seen)
             await asyncio.sleep(0.2)
             assert len(broker.seen) == seen
@@ -206,8 +216,8 @@ def test_a_login_is_renewed_before_it_runs_out_and_nothing_comes_in_between():
     run(play())
 
 
-def test_a_renewal_that_is_refused_ends_the_connection():
-    async def play():
+def test_a_renewal_that_is_refused_ends_the_connection() -> None:
+    async def play() -> None:
         async with LoginBroker([b"", refused(Err.SASL_AUTHENTICATION_FAILED, "changed")], lifetime_ms=50) as broker:
             connection = await connect(broker)
             broker.handlers[ApiKey.METADATA] = lambda request, version: SILENT

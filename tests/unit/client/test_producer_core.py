@@ -2,33 +2,31 @@
 
 import asyncio
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from headrace.client import producer_core
-from headrace.client.cluster import Cluster
 from headrace.client.errors import ClientError, RequestFailed, RequestTimedOut
-from headrace.client.producer_core import OutgoingBatch, ProducerCore
+from headrace.client.net.cluster import Cluster
+from headrace.client.produce import OutgoingBatch, ProducerCore, Written, producer as producer_core
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.records.batch import Record, build_batch, iter_records, read_header, validate
 from tests.unit.client.fake import HANG_UP, SILENT, TOPIC_ID, FakeBroker
+from tests.waiting import run
 
 REMEMBERED = 5
 
 
 @pytest.fixture(autouse=True)
-def short_pauses(monkeypatch):
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_core, "BACKOFF_S_MIN", 0.001)
     monkeypatch.setattr(producer_core, "BACKOFF_S_MAX", 0.01)
 
 
-def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, 60))
-
-
-def batch_of(*numbers, topic="t", partition=0, size=0):
+def batch_of(*numbers: int, topic: str = "t", partition: int = 0, size: int = 0) -> OutgoingBatch:
     records = [Record(0, 1000, None, b"%d" % number + b" " * size) for number in numbers]
     return OutgoingBatch(topic, partition, memoryview(bytearray(build_batch(records))), len(records))
 
@@ -36,13 +34,13 @@ def batch_of(*numbers, topic="t", partition=0, size=0):
 class Partition:
     """What a broker knows of a partition: its records, and each producer's last batches."""
 
-    def __init__(self, refuse_above=1 << 30):
-        self.values = []
-        self.producers = {}
+    def __init__(self, refuse_above: int = 1 << 30) -> None:
+        self.values: list[int] = []
+        self.producers: dict[int, list[tuple[int, int, int]]] = {}
         self.refuse_above = refuse_above
-        self.sizes = []
+        self.sizes: list[int] = []
 
-    def append(self, records):
+    def append(self, records: bytes | bytearray | memoryview) -> tuple[Err, int]:
         header = validate(bytearray(records), memoryview(bytearray(records)), 0, len(records))
         header = read_header(records)
         if len(records) > self.refuse_above:
@@ -56,7 +54,7 @@ class Partition:
         if header.base_sequence != expected:
             return Err.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         offset = len(self.values)
-        self.values += [int(record.value) for record in iter_records(records)]
+        self.values += [int(record.value or b"") for record in iter_records(records)]
         self.sizes.append(len(records))
         known.append((header.base_sequence, header.count, offset))
         del known[:-REMEMBERED]
@@ -66,7 +64,7 @@ class Partition:
 class Broker(FakeBroker):
     """A fake that keeps what it takes. `trouble(partition)` may give an error before or after it has written."""
 
-    def __init__(self, partitions=1, trouble=None, **kwargs):
+    def __init__(self, partitions: int = 1, trouble: Callable[[int], Any] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.add_topic("t", partitions)
         self.partitions = [Partition() for _ in range(partitions)]
@@ -75,11 +73,11 @@ class Broker(FakeBroker):
         self.handlers[ApiKey.PRODUCE] = self.produce
         self.handlers[ApiKey.INIT_PRODUCER_ID] = self.init
 
-    def init(self, request, version):
+    def init(self, request: Any, version: int) -> m.InitProducerIdResponse:
         self.producer_ids += 1
         return m.InitProducerIdResponse(producer_id=100 + self.producer_ids, producer_epoch=0)
 
-    async def produce(self, request, version):
+    async def produce(self, request: m.ProduceRequest, version: int) -> Any:
         kind = m.ProduceResponse
         rows = []
         for part in request.topic_data[0].partition_data:
@@ -87,7 +85,7 @@ class Broker(FakeBroker):
             if what is HANG_UP or what is SILENT:
                 return what
             if isinstance(what, tuple):
-                self.partitions[part.index].append(part.records)
+                self.partitions[part.index].append(part.records or b"")
                 (what,) = what
                 if what is HANG_UP:
                     return what
@@ -95,12 +93,12 @@ class Broker(FakeBroker):
             elif what is not None:
                 error, offset = what, -1
             else:
-                error, offset = self.partitions[part.index].append(part.records)
+                error, offset = self.partitions[part.index].append(part.records or b"")
             rows.append(kind.PartitionProduceResponse(index=part.index, error_code=error, base_offset=offset))
         return kind(responses=[kind.TopicProduceResponse(name="t", topic_id=TOPIC_ID, partition_responses=rows)])
 
 
-async def session(broker, batches, **options):
+async def session(broker: Broker, batches: list[OutgoingBatch], **options: Any) -> dict[tuple[str, int], Written]:
     async with (
         broker,
         Cluster(broker.address, request_timeout_s=1) as cluster,
@@ -111,8 +109,8 @@ async def session(broker, batches, **options):
         return await producer.flush()
 
 
-def test_batches_arrive_in_order_several_in_flight():
-    async def play():
+def test_batches_arrive_in_order_several_in_flight() -> None:
+    async def play() -> None:
         broker = Broker(partitions=2)
         batches = [batch_of(2 * n, 2 * n + 1, partition=n % 2) for n in range(50)]
         written = await session(broker, batches)
@@ -122,11 +120,11 @@ def test_batches_arrive_in_order_several_in_flight():
     run(play())
 
 
-def test_no_more_than_allowed_is_in_flight():
-    async def play():
+def test_no_more_than_allowed_is_in_flight() -> None:
+    async def play() -> None:
         most, now = 0, 0
 
-        async def slow(request, version):
+        async def slow(request: Any, version: int) -> Any:
             nonlocal most, now
             now += 1
             most = max(most, now)
@@ -144,7 +142,7 @@ def test_no_more_than_allowed_is_in_flight():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_trouble_loses_doubles_or_reorders(seed):
+def test_no_trouble_loses_doubles_or_reorders(seed: int) -> None:
     rng = random.Random(seed)
     kinds = [
         None,
@@ -157,12 +155,14 @@ def test_no_trouble_loses_doubles_or_reorders(seed):
         (HANG_UP,),
     ]
 
-    def trouble(index):
+    def trouble(index: int) -> Any:
         return rng.choice(kinds) if rng.random() < 0.3 else None
 
-    async def play():
+    async def play() -> None:
         broker = Broker(partitions=3, trouble=trouble)
-        batches, expected, number = [], [[], [], []], 0
+        batches: list[OutgoingBatch] = []
+        expected: list[list[int]] = [[], [], []]
+        number = 0
         for _ in range(60):
             partition, count = rng.randrange(3), rng.randint(1, 4)
             numbers = list(range(number, number + count))
@@ -176,10 +176,10 @@ def test_no_trouble_loses_doubles_or_reorders(seed):
     run(play())
 
 
-def test_a_silent_broker_is_given_up_on_and_tried_again():
+def test_a_silent_broker_is_given_up_on_and_tried_again() -> None:
     answers = iter([SILENT, None])
 
-    async def play():
+    async def play() -> None:
         broker = Broker(trouble=lambda index: next(answers, None))
         await session(broker, [batch_of(n) for n in range(8)], produce_timeout_ms=10)
         assert broker.partitions[0].values == list(range(8)) and broker.connections >= 2
@@ -187,8 +187,8 @@ def test_a_silent_broker_is_given_up_on_and_tried_again():
     run(play())
 
 
-def test_too_large_batches_are_split_and_keep_their_order():
-    async def play():
+def test_too_large_batches_are_split_and_keep_their_order() -> None:
+    async def play() -> None:
         broker = Broker()
         broker.partitions[0].refuse_above = 400
         batches = [batch_of(*range(start, start + 20), size=30) for start in range(0, 200, 20)]
@@ -199,8 +199,8 @@ def test_too_large_batches_are_split_and_keep_their_order():
     run(play())
 
 
-def test_one_record_too_large_is_said_with_the_option_to_raise():
-    async def play():
+def test_one_record_too_large_is_said_with_the_option_to_raise() -> None:
+    async def play() -> None:
         broker = Broker()
         broker.partitions[0].refuse_above = 100
         with pytest.raises(RequestFailed, match=r"max\.message\.bytes"):
@@ -209,8 +209,8 @@ def test_one_record_too_large_is_said_with_the_option_to_raise():
     run(play())
 
 
-def test_a_broker_that_lost_records_gets_a_new_producer():
-    async def play():
+def test_a_broker_that_lost_records_gets_a_new_producer() -> None:
+    async def play() -> None:
         broker = Broker()
         async with broker, Cluster(broker.address) as cluster, ProducerCore(cluster) as producer:
             await producer.partition_count("t")
@@ -226,8 +226,8 @@ def test_a_broker_that_lost_records_gets_a_new_producer():
     run(play())
 
 
-def test_an_error_that_no_retry_cures_reaches_every_caller():
-    async def play():
+def test_an_error_that_no_retry_cures_reaches_every_caller() -> None:
+    async def play() -> None:
         broker = Broker(trouble=lambda index: Err.TOPIC_AUTHORIZATION_FAILED)
         async with broker, Cluster(broker.address) as cluster, ProducerCore(cluster) as producer:
             await producer.partition_count("t")
@@ -241,8 +241,8 @@ def test_an_error_that_no_retry_cures_reaches_every_caller():
     run(play())
 
 
-def test_time_runs_out_with_the_last_reason():
-    async def play():
+def test_time_runs_out_with_the_last_reason() -> None:
+    async def play() -> None:
         broker = Broker(trouble=lambda index: Err.NOT_ENOUGH_REPLICAS)
         with pytest.raises(RequestTimedOut, match=r"t-0 took no record for 0\.3 s; .*NOT_ENOUGH_REPLICAS"):
             await session(broker, [batch_of(0)], delivery_timeout_s=0.3)
@@ -250,12 +250,12 @@ def test_time_runs_out_with_the_last_reason():
     run(play())
 
 
-def test_a_full_buffer_holds_callers_back():
-    async def play():
+def test_a_full_buffer_holds_callers_back() -> None:
+    async def play() -> None:
         broker = Broker()
         gate = asyncio.Event()
 
-        async def gated(request, version):
+        async def gated(request: Any, version: int) -> Any:
             await gate.wait()
             return await Broker.produce(broker, request, version)
 
@@ -277,8 +277,8 @@ def test_a_full_buffer_holds_callers_back():
     run(play())
 
 
-def test_a_missing_topic_is_named():
-    async def play():
+def test_a_missing_topic_is_named() -> None:
+    async def play() -> None:
         broker = Broker()
         async with broker, Cluster(broker.address) as cluster, ProducerCore(cluster) as producer:
             with pytest.raises(ClientError, match="'nope': there is no topic of this name"):
@@ -287,14 +287,15 @@ def test_a_missing_topic_is_named():
     run(play())
 
 
-def test_the_leader_is_found_when_there_is_none_at_first():
-    async def play():
+def test_the_leader_is_found_when_there_is_none_at_first() -> None:
+    async def play() -> None:
         broker = Broker()
         broker.add_topic("t", 1, leader=-1)
         async with broker, Cluster(broker.address) as cluster, ProducerCore(cluster) as producer:
             await producer.partition_count("t")
             await producer.send([batch_of(n) for n in range(3)])
-            await asyncio.sleep(0.1)
+            asked = broker.count(ApiKey.METADATA)
+            await broker.received(ApiKey.METADATA, asked + 2)
             broker.add_topic("t", 1)
             await producer.flush()
             assert broker.partitions[0].values == [0, 1, 2]

@@ -1,16 +1,15 @@
 """SASL without a connection: published vectors, Kafka's JAAS text, and brokers that cheat."""
 
 import base64
-import hashlib
-import hmac
 import pickle
+from collections.abc import Generator
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
-from headrace.client.jaas import JaasError, parse_jaas
-from headrace.client.sasl import ITERATIONS_MAX, Credentials, SaslError, plain, scram
+from headrace.client.security.jaas import JaasError, parse_jaas
+from headrace.client.security.sasl import ITERATIONS_MAX, Credentials, SaslError, plain, scram
+from tests.unit.client.scram_server import Server
 
 # RFC 5802 section 5 and RFC 7677 section 3: hash, nonce, server's first, client's last, server's last.
 VECTORS = [
@@ -34,7 +33,9 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("hash_name", "nonce", "first", "server_first", "last", "server_last"), VECTORS)
-def test_scram_speaks_as_the_rfcs_do(hash_name, nonce, first, server_first, last, server_last):
+def test_scram_speaks_as_the_rfcs_do(
+    hash_name: str, nonce: str, first: bytes, server_first: bytes, last: bytes, server_last: bytes
+) -> None:
     exchange = scram(hash_name, "user", "pencil", nonce)
     assert next(exchange) == first
     assert exchange.send(server_first) == last
@@ -42,39 +43,14 @@ def test_scram_speaks_as_the_rfcs_do(hash_name, nonce, first, server_first, last
         exchange.send(server_last)
 
 
-class Server:
-    """The other side of SCRAM, written from the RFC's formulas rather than from the client."""
-
-    def __init__(self, hash_name: str, password: str, salt: bytes = b"salty", iterations: int = 4096) -> None:
-        self.hash_name, self.salt, self.iterations = hash_name, salt, iterations
-        self.salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
-
-    def first(self, message: bytes) -> bytes:
-        self.first_bare = message.removeprefix(b"n,,")
-        nonce = dict(part.split("=", 1) for part in self.first_bare.decode().split(","))["r"]
-        self.said = f"r={nonce}more,s={base64.b64encode(self.salt).decode()},i={self.iterations}".encode()
-        return self.said
-
-    def last(self, message: bytes) -> bytes:
-        bare, _, proof = message.rpartition(b",p=")
-        spoken = self.first_bare + b"," + self.said + b"," + bare
-        client_key = hmac.digest(self.salted, b"Client Key", self.hash_name)
-        stored = hashlib.new(self.hash_name, client_key).digest()
-        expected = bytes(a ^ b for a, b in zip(client_key, hmac.digest(stored, spoken, self.hash_name)))
-        if base64.b64decode(proof) != expected:
-            return b"e=invalid-proof"
-        signature = hmac.digest(hmac.digest(self.salted, b"Server Key", self.hash_name), spoken, self.hash_name)
-        return b"v=" + base64.b64encode(signature)
-
-
-def play(exchange, server) -> None:
+def play(exchange: Generator[bytes, bytes, None], server: Server) -> None:
     last = exchange.send(server.first(next(exchange)))
     with pytest.raises(StopIteration):
         exchange.send(server.last(last))
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_names_and_passwords_are_taken_as_they_are(mechanism):
+def test_names_and_passwords_are_taken_as_they_are(mechanism: str) -> None:
     hash_name = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
     # Kafka does no SASLprep: a soft hyphen and a ligature stay what they are.
     password = "pa\u00adss ﬁ =,\"'"
@@ -82,12 +58,12 @@ def test_names_and_passwords_are_taken_as_they_are(mechanism):
     assert b"n=a=2Cb=3Dc,r=" in next(Credentials(mechanism, "a,b=c", password).exchange())
 
 
-def test_each_login_has_a_nonce_of_its_own():
+def test_each_login_has_a_nonce_of_its_own() -> None:
     credentials = Credentials("SCRAM-SHA-512", "u", "p")
     assert next(credentials.exchange()) != next(credentials.exchange())
 
 
-def test_a_delegation_token_says_what_it_is():
+def test_a_delegation_token_says_what_it_is() -> None:
     exchange = Credentials("SCRAM-SHA-256", "tokenid", "hmac", is_token=True).exchange()
     assert next(exchange).endswith(b",tokenauth=true")
     play(Credentials("SCRAM-SHA-256", "tokenid", "hmac", is_token=True).exchange(), Server("sha256", "hmac"))
@@ -112,7 +88,7 @@ def test_a_delegation_token_says_what_it_is():
         (b"r=" + b"x" * 20_000, "20002 bytes"),
     ],
 )
-def test_a_first_message_that_cheats_ends_the_login(first, words):
+def test_a_first_message_that_cheats_ends_the_login(first: bytes, words: str) -> None:
     exchange = scram("sha256", "user", "pencil", "mine")
     next(exchange)
     with pytest.raises(SaslError, match=words):
@@ -128,7 +104,7 @@ def test_a_first_message_that_cheats_ends_the_login(first, words):
         (b"e=invalid-proof\x1b[2J", r"invalid-proof\?\[2J"),
     ],
 )
-def test_a_broker_that_does_not_know_the_password_is_found_out(last, words):
+def test_a_broker_that_does_not_know_the_password_is_found_out(last: bytes, words: str) -> None:
     _, nonce, _, server_first, _, _ = VECTORS[1]
     exchange = scram("sha256", "user", "pencil", nonce)
     next(exchange)
@@ -139,21 +115,21 @@ def test_a_broker_that_does_not_know_the_password_is_found_out(last, words):
 
 @given(st.binary(max_size=200))
 @example(b"r=mine,s=,i=4096")
-def test_no_first_message_does_more_than_end_the_login(message):
+def test_no_first_message_does_more_than_end_the_login(message: bytes) -> None:
     exchange = scram("sha256", "user", "pencil", "mine")
     next(exchange)
     with pytest.raises(SaslError):
         exchange.send(message)
 
 
-def test_plain_says_everything_at_once():
+def test_plain_says_everything_at_once() -> None:
     exchange = plain("alice", "sécret")
     assert next(exchange) == b"\0alice\0" + "sécret".encode()
     with pytest.raises(StopIteration):
         exchange.send(b"")
 
 
-def test_credentials_travel_and_are_not_shown():
+def test_credentials_travel_and_are_not_shown() -> None:
     credentials = Credentials("PLAIN", "alice", "hush-hush")
     assert "hush-hush" not in repr(credentials)
     assert pickle.loads(pickle.dumps(credentials)) == credentials
@@ -165,16 +141,25 @@ def test_credentials_travel_and_are_not_shown():
 @pytest.mark.parametrize(
     ("text", "options"),
     [
-        ('a.PlainLoginModule required username="alice" password="s3cret";', {"username": "alice", "password": "s3cret"}),
-        ("a.PlainLoginModule  REQUIRED\n username='alice'\n password='it\"s'\n ;\n", {"username": "alice", "password": 'it"s'}),
+        (
+            'a.PlainLoginModule required username="alice" password="s3cret";',
+            {"username": "alice", "password": "s3cret"},
+        ),
+        (
+            "a.PlainLoginModule  REQUIRED\n username='alice'\n password='it\"s'\n ;\n",
+            {"username": "alice", "password": 'it"s'},
+        ),
         (r'a.PlainLoginModule required password="a\"b\\c\x\n\101\7z";', {"password": 'a"b\\cx\nA\x07z'}),
         ('a.PlainLoginModule required password="a;b=c//d/*e*/";', {"password": "a;b=c//d/*e*/"}),
-        ("a.PlainLoginModule required // who\n username=alice-1/x /* and */ password=p ;", {"username": "alice-1/x", "password": "p"}),
+        (
+            "a.PlainLoginModule required // who\n username=alice-1/x /* and */ password=p ;",
+            {"username": "alice-1/x", "password": "p"},
+        ),
         ('a.PlainLoginModule required username="" ;', {"username": ""}),
         ("a.PlainLoginModule optional;", {}),
     ],
 )
-def test_jaas_text_is_read_as_java_reads_it(text, options):
+def test_jaas_text_is_read_as_java_reads_it(text: str, options: dict[str, str]) -> None:
     found = parse_jaas(text)
     assert (found.name, found.class_name, found.options) == ("PlainLoginModule", "a.PlainLoginModule", options)
 
@@ -194,25 +179,25 @@ def test_jaas_text_is_read_as_java_reads_it(text, options):
         ("a.PlainLoginModule required; b.PlainLoginModule required;", "more than one"),
     ],
 )
-def test_jaas_text_that_is_wrong_is_explained_without_its_secrets(text, words):
+def test_jaas_text_that_is_wrong_is_explained_without_its_secrets(text: str, words: str) -> None:
     with pytest.raises(JaasError, match=words) as error:
         parse_jaas(text)
     assert "hu" not in str(error.value)
 
 
 @given(st.text(), st.sampled_from("\"'"))
-def test_any_password_can_be_quoted(password, quote):
+def test_any_password_can_be_quoted(password: str, quote: str) -> None:
     quoted = password.replace("\\", "\\\\").replace("\n", "\\n").replace(quote, "\\" + quote)
     assert parse_jaas(f"a.B required password={quote}{quoted}{quote};").options == {"password": password}
 
 
 @given(st.text(alphabet="ab=;\"'\\/* \n", max_size=30))
-def test_any_text_is_read_or_explained(text):
+def test_any_text_is_read_or_explained(text: str) -> None:
     try:
         parse_jaas("a.B required " + text)
     except JaasError as error:
         assert str(error)
 
 
-def test_a_login_module_shows_no_options():
+def test_a_login_module_shows_no_options() -> None:
     assert "hush" not in repr(parse_jaas('a.PlainLoginModule required password="hush";'))

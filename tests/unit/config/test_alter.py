@@ -95,9 +95,7 @@ def test_list_items_are_appended_once_and_subtracted() -> None:
     altered = alter_incrementally(Resource.TOPIC, "t", changes, {key: "0:1"}, BROKER)
     assert altered.overrides == {key: "0:1,1:2"}
     changes = [(key, Op.SUBTRACT, "0:1,9:9")]
-    assert alter_incrementally(Resource.TOPIC, "t", changes, altered.overrides, BROKER).overrides == {
-        key: "1:2"
-    }
+    assert alter_incrementally(Resource.TOPIC, "t", changes, altered.overrides, BROKER).overrides == {key: "1:2"}
 
 
 def test_eligible_leader_replicas_guard_min_insync() -> None:
@@ -133,9 +131,7 @@ def test_pools_change_by_half_or_double_at_most() -> None:
 def test_session_must_outlast_heartbeat() -> None:
     broker = BrokerConfig.load({"group.consumer.max.heartbeat.interval.ms": "60000"})
     with pytest.raises(KafkaError, match=r"must be above consumer.heartbeat.interval.ms"):
-        alter_incrementally(
-            Resource.GROUP, "g", [("consumer.heartbeat.interval.ms", Op.SET, "46000")], {}, broker
-        )
+        alter_incrementally(Resource.GROUP, "g", [("consumer.heartbeat.interval.ms", Op.SET, "46000")], {}, broker)
 
 
 def test_loggers() -> None:

@@ -49,9 +49,7 @@ def static_config() -> BrokerConfig:
     return BrokerConfig(KAFKA["static"], dict.fromkeys(KAFKA["static"], Source.FILE))
 
 
-@pytest.mark.parametrize(
-    "case", KAFKA["creates"], ids=lambda case: ",".join(f"{k}={v}" for k, v in case[0].items())
-)
+@pytest.mark.parametrize("case", KAFKA["creates"], ids=lambda case: ",".join(f"{k}={v}" for k, v in case[0].items()))
 def test_topic_options_are_taken_and_refused_as_by_kafka(case: Any) -> None:
     overrides, error = case
     try:
@@ -118,9 +116,7 @@ def test_alterations_leave_what_they_leave_in_kafka(replayed: Any) -> None:
     for case, _, after in replayed[1]:
         if case["after"] is not None:
             # An unknown option's value is hidden in Kafka's answer.
-            expected = {
-                key: after.get(key) if value is None else value for key, value in case["after"].items()
-            }
+            expected = {key: after.get(key) if value is None else value for key, value in case["after"].items()}
             assert after == expected, case["ops"]
 
 
@@ -154,10 +150,7 @@ def test_groups_and_subscriptions_are_described_as_by_kafka(replayed: Any) -> No
     group, metrics = cluster.overrides["GROUP", "g"], cluster.overrides["CLIENT_METRICS", "m"]
     assert as_kafka_said(describe_group(group, cluster.config)) == KAFKA["describe"]["group g"]
     assert as_kafka_said(describe_group({}, cluster.config)) == KAFKA["describe"]["group unknown"]
-    assert (
-        as_kafka_said(describe_client_metrics(metrics, cluster.config))
-        == KAFKA["describe"]["client metrics m"]
-    )
+    assert as_kafka_said(describe_client_metrics(metrics, cluster.config)) == KAFKA["describe"]["client metrics m"]
 
 
 def test_cluster_defaults_are_described_as_by_kafka(replayed: Any) -> None:

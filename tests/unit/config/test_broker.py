@@ -99,13 +99,9 @@ def test_environment_names_are_one_to_one() -> None:
 
 
 def test_unknown_option_is_named_with_its_likeliest_correction() -> None:
-    assert (
-        refused(log_segment_byte="5") == "Unknown option log.segment.byte (did you mean log.segment.bytes?)"
-    )
+    assert refused(log_segment_byte="5") == "Unknown option log.segment.byte (did you mean log.segment.bytes?)"
     assert refused(zzz="5") == "Unknown option zzz"
-    with pytest.raises(
-        ConfigError, match=r"HEADRACE_LOG_SEGMENT_BYTE .did you mean HEADRACE_LOG_SEGMENT_BYTES"
-    ):
+    with pytest.raises(ConfigError, match=r"HEADRACE_LOG_SEGMENT_BYTE .did you mean HEADRACE_LOG_SEGMENT_BYTES"):
         BrokerConfig.load({}, {"HEADRACE_LOG_SEGMENT_BYTE": "5"})
 
 
@@ -220,18 +216,34 @@ def test_other_synonyms() -> None:
         ({"group_consumer_assignment_interval_ms": "16000"}, "above group.consumer.max.assignment.interval.ms, 15000"),
         ({"group_consumer_min_session_timeout_ms": "70000"}, "group.consumer.max.session.timeout.ms: 60000 is below"),
         (
-            {"group_consumer_heartbeat_interval_ms": "5000", "group_consumer_session_timeout_ms": "5000", "group_consumer_min_session_timeout_ms": "1"},
+            {
+                "group_consumer_heartbeat_interval_ms": "5000",
+                "group_consumer_session_timeout_ms": "5000",
+                "group_consumer_min_session_timeout_ms": "1",
+            },
             "group.consumer.heartbeat.interval.ms: must be below group.consumer.session.timeout.ms",
         ),
-        ({"group_share_delivery_count_limit": "2", "group_share_min_delivery_count_limit": "3"}, "below group.share.min.delivery.count.limit, 3"),
+        (
+            {"group_share_delivery_count_limit": "2", "group_share_min_delivery_count_limit": "3"},
+            "below group.share.min.delivery.count.limit, 3",
+        ),
         ({"group_consumer_assignors": "uniform,org.x.Mine"}, "'org.x.Mine' is none of uniform, range"),
-        ({"offsets_topic_segment_bytes": "1000"}, "offsets.topic.segment.bytes: __consumer_offsets could not be created with segment.bytes: '1000'"),
-        ({"transaction_state_log_segment_bytes": "1048575"}, "set transaction.state.log.segment.bytes to at least that"),
+        (
+            {"offsets_topic_segment_bytes": "1000"},
+            "offsets.topic.segment.bytes: __consumer_offsets could not be created with segment.bytes: '1000'",
+        ),
+        (
+            {"transaction_state_log_segment_bytes": "1048575"},
+            "set transaction.state.log.segment.bytes to at least that",
+        ),
         ({"share_coordinator_state_topic_segment_bytes": "1"}, "__share_group_state could not be created"),
         ({"offsets_topic_compression_codec": "5"}, "offsets.topic.compression.codec: 5 is no codec"),
         ({"share_coordinator_state_topic_compression_codec": "-1"}, "-1 is no codec"),
         ({"broker_heartbeat_interval_ms": "9000"}, "9000 is not below broker.session.timeout.ms, 9000"),
-        ({"broker_session_timeout_ms": "500"}, "set broker.session.timeout.ms to several times broker.heartbeat.interval.ms"),
+        (
+            {"broker_session_timeout_ms": "500"},
+            "set broker.session.timeout.ms to several times broker.heartbeat.interval.ms",
+        ),
         ({"group_min_session_timeout_ms": "1800001"}, "above group.max.session.timeout.ms, 1800000"),
         ({"group_coordinator_rebalance_protocols": "consumer"}, "classic is missing"),
         ({"queued_max_request_bytes": "1000"}, "1000 is below socket.request.max.bytes, 104857600"),
@@ -260,7 +272,8 @@ def test_combinations_that_cannot_work(settings: dict[str, str], message: str) -
     ],
 )
 def test_what_kafka_starts_with_starts_here(settings: dict[str, str]) -> None:
-    """With each of these Apache Kafka 4.3.1 starts; a default of ours that is shorter than Kafka's must not come between."""
+    """With each of these Apache Kafka 4.3.1 starts; a default of ours that is shorter than Kafka's must not come
+    between."""
     load(**settings)
 
 

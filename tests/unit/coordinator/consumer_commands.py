@@ -58,9 +58,7 @@ def _beat(
 
 
 def _describe(p: Player, client: str, groups: str = "g") -> list[str]:
-    return [
-        f"{client} <- {show(group)}" for group in p.driver.shard.consumer_group_describe(groups.split(","))
-    ]
+    return [f"{client} <- {show(group)}" for group in p.driver.shard.consumer_group_describe(groups.split(","))]
 
 
 def _notes(p: Player) -> list[str]:

@@ -232,13 +232,16 @@ def _protocols(text: str) -> list[Any]:
     made = []
     for part in filter(None, text.split(",")):
         name, _, topics = part.partition(":")
-        metadata = bytes.fromhex(topics[1:]) if topics.startswith("!") else subscription(*filter(None, topics.split("+")))
+        metadata = (
+            bytes.fromhex(topics[1:]) if topics.startswith("!") else subscription(*filter(None, topics.split("+")))
+        )
         made.append(m.JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata))
     return made
 
 
 def _config(p: Player, **values: str) -> None:
-    p.driver = Driver(ShardConfig(**{name: int(value) for name, value in values.items()}))
+    numbers: dict[str, Any] = {name: int(value) for name, value in values.items()}
+    p.driver = Driver(ShardConfig(**numbers))
 
 
 def _hold(p: Player) -> None:
@@ -307,9 +310,7 @@ def _leave(p: Player, client: str, g: str = "g", v: str = "5", member: str = "",
     identities = []
     for part in filter(None, members.split(",")):
         member_id, _, instance = part.partition("/")
-        identities.append(
-            m.LeaveGroupRequest.MemberIdentity(member_id=member_id, group_instance_id=instance or None)
-        )
+        identities.append(m.LeaveGroupRequest.MemberIdentity(member_id=member_id, group_instance_id=instance or None))
     request = m.LeaveGroupRequest(group_id=g, member_id=member, members=identities)
     p.driver.ask(client, "leave_group", request, int(v))
 
@@ -389,7 +390,9 @@ def _marker(p: Player, result: str, producer: str = "7") -> None:
     p.driver.marker(int(producer), result == "commit")
 
 
-def _fetch(p: Player, client: str, g: str = "g", v: str = "9", topics: str | None = None, stable: str = "") -> list[str]:
+def _fetch(
+    p: Player, client: str, g: str = "g", v: str = "9", topics: str | None = None, stable: str = ""
+) -> list[str]:
     """topics=name/0+1,name/0; none at all is all of them."""
     asked = None
     if topics is not None:

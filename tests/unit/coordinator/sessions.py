@@ -30,8 +30,7 @@ def make_image(offset: int, topics: dict[str, tuple[int, int]], racks: tuple[str
         for name, (number, count) in topics.items()
     ]
     brokers = {
-        i: Broker(i, 0, bytes(16), (), {}, rack, False, False, ())
-        for i, rack in enumerate(racks or (None,), start=1)
+        i: Broker(i, 0, bytes(16), (), {}, rack, False, False, ()) for i, rack in enumerate(racks or (None,), start=1)
     }
     return msgspec.structs.replace(
         EMPTY,
@@ -58,9 +57,7 @@ class Ours:
         self.image = EMPTY
         self.requests: dict[str, tuple[ApiKey, int]] = {}
 
-    def tell(
-        self, command: str, answers: list[str]
-    ) -> tuple[list[tuple[bytes, bytes | None]], list[tuple[str, Any]]]:
+    def tell(self, command: str, answers: list[str]) -> tuple[list[tuple[bytes, bytes | None]], list[tuple[str, Any]]]:
         """Records and answers. The oracle's answers are looked at for the ids it made up, which become ours."""
         driver = self.driver
         word, *rest = command.split(" ")
@@ -153,9 +150,7 @@ def difference(ours: Ours, command: str, lines: list[str]) -> str | None:
             got = heard.pop(number, None)
             if got is not None:
                 key_response = next(r for n, r in answers if n == number)
-                got = _plain(
-                    API[key].response.decode(API[key].response.encode(key_response, version), version)
-                )
+                got = _plain(API[key].response.decode(API[key].response.encode(key_response, version), version))
             if got != want:
                 return f"response\n  kafka {want}\n  ours  {got}"
         elif word == "error":

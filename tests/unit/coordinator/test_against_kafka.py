@@ -344,7 +344,11 @@ class Walk:
         self.send(client, "offset_delete", request, 0)
 
 
-VERSIONS = {"describe": ("DescribeGroupsResponse", 6), "fetch": ("OffsetFetchResponse", 9), "list": ("ListGroupsResponse", 5)}
+VERSIONS = {
+    "describe": ("DescribeGroupsResponse", 6),
+    "fetch": ("OffsetFetchResponse", 9),
+    "list": ("ListGroupsResponse", 5),
+}
 
 
 def kafkas(walk: Walk, text: str) -> tuple[list[dict[str, Any]], list[list[tuple[str, str]]]]:
@@ -431,7 +435,9 @@ def compare(walk: Walk, answers: list[dict[str, Any]], records: list[list[tuple[
     for i, (theirs, ours) in enumerate(zip(answers, walk.answers, strict=True)):
         step = f"step {i}: {walk.script[i]}"
         for label, response in theirs.items():
-            version = walk.requests[label][2] if label in walk.requests else VERSIONS.get(label.split("-")[0], ("", 2))[1]
+            version = (
+                walk.requests[label][2] if label in walk.requests else VERSIONS.get(label.split("-")[0], ("", 2))[1]
+            )
             assert label in ours, f"{step}\nno answer to {label}: {response}"
             assert show(over_the_wire(ours[label], version)) == show(response), f"{step}\n{label}"
             assert over_the_wire(ours[label], version) == response, f"{step}\n{label}"

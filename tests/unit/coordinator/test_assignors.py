@@ -5,8 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace.coordinator.assignors import ASSIGNORS, Assignment, MemberSpec
 
@@ -31,9 +30,7 @@ def test_decides_exactly_as_kafka() -> None:
     }
     for number, case in enumerate(GOLDEN):
         members = {
-            member_id: MemberSpec(
-                [topic_id(t) for t in spec["topics"]], assignment(spec["old"]), spec["instance"]
-            )
+            member_id: MemberSpec([topic_id(t) for t in spec["topics"]], assignment(spec["old"]), spec["instance"])
             for member_id, spec in case["members"].items()
         }
         counts = {topic_id(t): count for t, count in enumerate(case["counts"])}
@@ -49,9 +46,7 @@ partition_counts = st.lists(st.integers(1, 12), min_size=5, max_size=5).map(
 )
 
 
-def check_valid(
-    target: dict[str, Assignment], members: dict[str, MemberSpec], counts: dict[bytes, int]
-) -> None:
+def check_valid(target: dict[str, Assignment], members: dict[str, MemberSpec], counts: dict[bytes, int]) -> None:
     """Every partition of a subscribed topic has exactly one owner, and that owner subscribes to it."""
     owned = Counter((t, p) for a in target.values() for t, partitions in a.items() for p in partitions)
     subscribed = {t for spec in members.values() for t in spec.topic_ids}
@@ -77,24 +72,19 @@ def moved(before: dict[str, Assignment], after: dict[str, Assignment]) -> int:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.sampled_from(sorted(ASSIGNORS)), st.booleans(), partition_counts)
-def test_always_valid_whatever_changes(
-    data: Any, name: str, same_topics: bool, counts: dict[bytes, int]
-) -> None:
+def test_always_valid_whatever_changes(data: Any, name: str, same_topics: bool, counts: dict[bytes, int]) -> None:
     target: dict[str, Assignment] = {}
     for _ in range(4):
         ids = data.draw(st.sets(member_ids, min_size=1, max_size=9))
         common = data.draw(topic_sets)
         members = {
-            m: MemberSpec(common if same_topics else data.draw(topic_sets), target.get(m, {}))
-            for m in sorted(ids)
+            m: MemberSpec(common if same_topics else data.draw(topic_sets), target.get(m, {})) for m in sorted(ids)
         }
         homogeneous = len({spec.topic_ids for spec in members.values()}) == 1
         target = ASSIGNORS[name](members, counts, homogeneous)
         check_valid(target, members, counts)
         backwards = dict(reversed(list(members.items())))
-        assert ASSIGNORS[name](backwards, counts, homogeneous) == target, (
-            "the order of members decides nothing"
-        )
+        assert ASSIGNORS[name](backwards, counts, homogeneous) == target, "the order of members decides nothing"
         counts = {t: c + data.draw(st.integers(0, 2)) for t, c in counts.items()}
 
 
@@ -122,9 +112,7 @@ def test_uniform_is_balanced_and_sticky(
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(member_ids, topic_sets, min_size=1, max_size=9), partition_counts)
-def test_mixed_subscriptions_settle(
-    subscriptions: dict[str, frozenset[bytes]], counts: dict[bytes, int]
-) -> None:
+def test_mixed_subscriptions_settle(subscriptions: dict[str, frozenset[bytes]], counts: dict[bytes, int]) -> None:
     members = {m: MemberSpec(topics) for m, topics in subscriptions.items()}
     target = ASSIGNORS["uniform"](members, counts, False)
     for topic in {t for topics in subscriptions.values() for t in topics}:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace.coordinator.consumer_regex import ALPHABET, PROGRAM_MAX, TopicPattern
 from headrace.errors import Err, KafkaError
@@ -75,9 +74,7 @@ def test_no_pattern_is_slow(pattern: str) -> None:
     assert compiled.work <= 250 * PROGRAM_MAX
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(" * 5000 + ")" * 5000, "(a{1000}){1000}", "((a{100}){100}){100}", "a" * 30000]
-)
+@pytest.mark.parametrize("pattern", ["(" * 5000 + ")" * 5000, "(a{1000}){1000}", "((a{100}){100}){100}", "a" * 30000])
 def test_what_would_cost_too_much_is_refused(pattern: str) -> None:
     with pytest.raises(KafkaError) as refused:
         TopicPattern(pattern)

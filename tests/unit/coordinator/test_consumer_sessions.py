@@ -59,9 +59,7 @@ def test_sessions_have_everything_in_them() -> None:
             for line in lines:
                 word, *rest = line.split(" ")
                 if word == "record":
-                    record = decode(
-                        bytes.fromhex(rest[0]), None if rest[1] == "-" else bytes.fromhex(rest[1])
-                    )
+                    record = decode(bytes.fromhex(rest[0]), None if rest[1] == "-" else bytes.fromhex(rest[1]))
                     assert record is not None
                     kinds[record.kind, record.value is None] += 1
                 elif word == "error":

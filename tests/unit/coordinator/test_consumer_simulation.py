@@ -83,9 +83,7 @@ class World:
 
     def change_topics(self) -> None:
         self.offset += 1
-        topics = {
-            name: (number, self.counts[name]) for number, name in enumerate(TOPICS, 9) if name in self.counts
-        }
+        topics = {name: (number, self.counts[name]) for number, name in enumerate(TOPICS, 9) if name in self.counts}
         self.driver.run(self.driver.shard.on_metadata(make_image(self.offset, topics), self.driver.now_ms))
 
     def add(self) -> None:
@@ -210,9 +208,7 @@ def test_never_two_owners_and_always_settles(seed: int) -> None:
     image = world.driver.shard.state.image
     subscribed = {name for member in world.members for name in member.topics} & set(world.counts)
     owned = Counter((t, p) for member in world.members for t, ps in member.owned.items() for p in ps)
-    assert owned == Counter(
-        {(image.topic_ids[name], p): 1 for name in subscribed for p in range(world.counts[name])}
-    )
+    assert owned == Counter({(image.topic_ids[name], p): 1 for name in subscribed for p in range(world.counts[name])})
     if world.same_topics:
         sizes = [sum(map(len, member.owned.values())) for member in world.members]
         assert max(sizes) - min(sizes) <= 1
@@ -241,9 +237,7 @@ def test_a_heartbeat_without_news_writes_nothing() -> None:
     world.settle()
     written, timers = len(world.driver.log), set(world.driver.timers)
     for member in world.members:
-        request = m.ConsumerGroupHeartbeatRequest(
-            group_id="g", member_id=member.name, member_epoch=member.epoch
-        )
+        request = m.ConsumerGroupHeartbeatRequest(group_id="g", member_id=member.name, member_epoch=member.epoch)
         request.instance_id = member.instance_id
         outcome = world.driver.ask(member.name, "consumer_group_heartbeat", request, 1)
         assert not outcome.records
@@ -259,7 +253,7 @@ class Unseen(dict[Any, Any]):
     def __iter__(self) -> Any:
         raise AssertionError("looked at all of them")
 
-    keys = values = items = __iter__  # type: ignore[assignment]
+    keys = values = items = __iter__
 
 
 def test_a_heartbeat_costs_the_same_however_much_the_group_subscribes_to() -> None:

@@ -5,8 +5,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.coordinator import records
 from headrace.coordinator.classic_group import ClassicGroup, in_java_order
@@ -42,6 +41,7 @@ def test_kafkas_records_are_read_and_written_the_same() -> None:
         elif value is None:
             again = record(read.key_message, None)
         else:
+            assert read.value_message is not None
             again = ClassicGroup.from_record(read.key_message.group, read.value_message).record()
             kinds.add((2, value[1], bool(read.value_message.members)))
         assert (again.key, again.value) == (key, value)
@@ -53,9 +53,27 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
 
 
-@given(names, names, int32, int64, int32, names, int64, st.sampled_from([-1, 7]), st.binary(min_size=16, max_size=16) | st.just(bytes(16)))
+@given(
+    names,
+    names,
+    int32,
+    int64,
+    int32,
+    names,
+    int64,
+    st.sampled_from([-1, 7]),
+    st.binary(min_size=16, max_size=16) | st.just(bytes(16)),
+)
 def test_the_fast_path_writes_and_reads_like_the_codec(
-    group: str, topic: str, partition: int, offset: int, epoch: int, metadata: str, at: int, expires: int, topic_id: bytes
+    group: str,
+    topic: str,
+    partition: int,
+    offset: int,
+    epoch: int,
+    metadata: str,
+    at: int,
+    expires: int,
+    topic_id: bytes,
 ) -> None:
     value = m.OffsetCommitValue(offset, epoch, metadata, at, expires, topic_id)
     fast = offset_commit(group, topic, partition, value)
@@ -123,9 +141,7 @@ def test_groups_of_older_and_newer_kafkas(version: int) -> None:
     member = m.GroupMetadataValue.MemberMetadata(
         member_id="a", client_id="c", client_host="/h", session_timeout=7000, subscription=b"\0\1", assignment=b"A"
     )
-    value = m.GroupMetadataValue(
-        protocol_type="consumer", generation=3, protocol="range", leader="a", members=[member]
-    )
+    value = m.GroupMetadataValue(protocol_type="consumer", generation=3, protocol="range", leader="a", members=[member])
     made = record(m.GroupMetadataKey(group="g"), value, version)
     shard = GroupShard(ShardConfig())
     shard.replay(0, -1, -1, made.key, made.value)
@@ -143,7 +159,11 @@ def test_a_group_record_that_contradicts_itself_is_loaded_as_far_as_it_goes() ->
         generation=3,
         protocol=None,
         leader="gone",
-        members=[member(member_id="a", group_instance_id="i"), member(member_id="b", group_instance_id="i"), member(member_id="a")],
+        members=[
+            member(member_id="a", group_instance_id="i"),
+            member(member_id="b", group_instance_id="i"),
+            member(member_id="a"),
+        ],
     )
     group = ClassicGroup.from_record("g", value)
     assert list(group.members) == ["a"] and group.leader == "a"

@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.coordinator.consumer_members import Member, MemberState, with_epoch, without_epochs
 from headrace.coordinator.reconciliation import FREE, Step
@@ -72,9 +71,7 @@ def test_an_old_target_is_cut_to_a_new_subscription() -> None:
     told = take(member, {}, owns(0, topic=OTHER), changed=True, subscribed={TOPIC})
     assert told.state is MemberState.UNREVOKED_PARTITIONS
     assert told.assigned == {TOPIC: {0: 2}} and told.revoking == {OTHER: {0: 2}}
-    assert (
-        take(member, {TOPIC: (0,), OTHER: (0,)}, owns(0), changed=True, subscribed={TOPIC, OTHER}) is member
-    )
+    assert take(member, {TOPIC: (0,), OTHER: (0,)}, owns(0), changed=True, subscribed={TOPIC, OTHER}) is member
 
 
 def test_an_unknown_state_has_to_start_again() -> None:
@@ -91,9 +88,7 @@ partitions = st.sets(st.integers(0, 6))
 
 
 @given(partitions, partitions, partitions, st.none() | partitions)
-def test_never_takes_what_another_holds(
-    have: set[int], want: set[int], held: set[int], owned: set[int] | None
-) -> None:
+def test_never_takes_what_another_holds(have: set[int], want: set[int], held: set[int], owned: set[int] | None) -> None:
     held -= have
     member = Member("a", epoch=4, assigned=with_epoch({TOPIC: tuple(sorted(have))}, 2) if have else {})
     target = {TOPIC: tuple(sorted(want))} if want else {}

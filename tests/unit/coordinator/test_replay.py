@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from headrace.coordinator.classic_group import ClassicGroup, State
 from headrace.coordinator.outcome import Promise
@@ -14,7 +13,16 @@ from tests.unit.coordinator.driver import COMMANDS, Driver, Player, durable
 GROUPS = st.sampled_from(["g", "g", "g", "g", "h"])
 CLIENTS = st.sampled_from(["a", "b", "c"])
 PROTOCOLS = st.sampled_from(
-    ["range:t", "range:t+u", "roundrobin:t,range:u", "range:u,roundrobin:t", "range:t", "range:!", "range:!0001ffffffff", ""]
+    [
+        "range:t",
+        "range:t+u",
+        "roundrobin:t,range:u",
+        "range:u,roundrobin:t",
+        "range:t",
+        "range:!",
+        "range:!0001ffffffff",
+        "",
+    ]
 )
 OFFSETS = st.sampled_from(["t/0:1", "t/0:2,t/1:3:note", "u/0:4", "u/1:5:*4097,t/0:9"])
 INSTANCES = st.sampled_from([None, "i1", "i2"])
@@ -26,7 +34,8 @@ def steps(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     verb = draw(
         st.sampled_from(
             ["join"] * 8 + ["sync"] * 4 + ["heartbeat", "leave", "commit", "commit", "txn-commit", "marker"]
-            + ["pass"] * 2 + ["settle"] * 8 + ["expire", "delete-groups", "delete-offsets", "topics", "hold", "release", "reload"]
+            + ["pass"] * 2 + ["settle"] * 8 + ["expire", "delete-groups", "delete-offsets", "topics", "hold", "release",
+            "reload"]
         )
     )  # fmt: skip
     arguments: dict[str, Any] = {}
@@ -48,7 +57,10 @@ def steps(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
         elif verb == "txn-commit":
             arguments["producer"] = draw(st.sampled_from(["7", "8"]))
     elif verb == "marker":
-        arguments |= {"result": draw(st.sampled_from(["commit", "abort"])), "producer": draw(st.sampled_from(["7", "8"]))}
+        arguments |= {
+            "result": draw(st.sampled_from(["commit", "abort"])),
+            "producer": draw(st.sampled_from(["7", "8"])),
+        }
     elif verb == "pass":
         arguments["ms"] = draw(st.sampled_from(["10", "100", "1000", "3000", "3000", "5999", "61000"]))
     elif verb == "topics":
@@ -84,7 +96,9 @@ def settle(player: Player, group_id: str, until: str) -> None:
     """Everyone does what a good client does, so that other steps meet a group in all of its states."""
     for verb in ("join",) if until == "joined" else ("join", "sync"):
         group = player.driver.shard.classic.find(group_id)
-        for member in [] if group is None else list(group.members.values()):
+        if group is None:
+            continue
+        for member in list(group.members.values()):
             if verb == "sync" and until == "followers wait" and group.leader == member.member_id:
                 continue
             known: dict[str, Any] = {"g": group_id, "member": member.member_id, "instance": member.instance_id}

@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.config import BrokerConfig
 from headrace.coordinator import classic, offsets
@@ -203,13 +202,16 @@ def test_a_timeline_shows_both_the_newest_and_the_committed() -> None:
 
 
 changes = st.lists(
-    st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 3)) | st.integers(1, 4),  # a change, or the watermark's step
+    st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 3))
+    | st.integers(1, 4),  # a change, or the watermark's step
     max_size=30,
 )
 
 
 @given(changes)
-def test_what_is_committed_is_what_the_log_says_up_to_the_high_watermark(steps: list[tuple[str, int | None] | int]) -> None:
+def test_what_is_committed_is_what_the_log_says_up_to_the_high_watermark(
+    steps: list[tuple[str, int | None] | int],
+) -> None:
     timeline: Timeline[str, int] = Timeline()
     shard = GroupShard(ShardConfig())
     log: list[tuple[str, int | None]] = []

@@ -17,9 +17,7 @@ from headrace.coordinator.subscriptions import (
 from headrace.metadata.image import Topic
 from tests.unit.coordinator.sessions import make_image
 
-GOLDEN = json.loads(
-    Path(__file__).with_name("golden").joinpath("topic-hashes-kafka-4.3.1.json").read_text("utf-8")
-)
+GOLDEN = json.loads(Path(__file__).with_name("golden").joinpath("topic-hashes-kafka-4.3.1.json").read_text("utf-8"))
 
 
 def test_hashes_are_kafkas() -> None:
@@ -27,7 +25,9 @@ def test_hashes_are_kafkas() -> None:
     known: dict[str, tuple[Topic, int]] = {}
     for row in GOLDEN["topics"]:
         image = make_image(1, {row["name"]: (1, row["partitions"])}, tuple(row["racks"]))
-        topic = msgspec.structs.replace(image.topic_named(row["name"]), id=bytes.fromhex(row["id"]))
+        found = image.topic_named(row["name"])
+        assert found is not None
+        topic = msgspec.structs.replace(found, id=bytes.fromhex(row["id"]))
         assert topic_hash(image, topic) == row["hash"]
         topics[row["name"]] = topic
         known[row["name"]] = (topic, row["hash"])

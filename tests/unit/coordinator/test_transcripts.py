@@ -1,6 +1,7 @@
 """Every transition of classic groups and offsets, as transcripts of events and effects.
 
-After a wanted change of behaviour: HEADRACE_REWRITE=1 pytest tests/unit/coordinator/test_transcripts.py, and read the diff.
+After a wanted change of behaviour: HEADRACE_REWRITE=1 pytest tests/unit/coordinator/test_transcripts.py, and read the
+diff.
 """
 
 import os

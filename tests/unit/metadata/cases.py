@@ -17,9 +17,7 @@ class Case(NamedTuple):
     request: Any
 
 
-def new_topic(
-    name: str, partitions: int = 1, factor: int = 1, configs: Any = (), assignments: Any = ()
-) -> Any:
+def new_topic(name: str, partitions: int = 1, factor: int = 1, configs: Any = (), assignments: Any = ()) -> Any:
     return m.CreateTopicsRequest.CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -47,9 +45,7 @@ def more(*topics: tuple[str, int, Any], validate_only: bool = False) -> Case:
                 kind.CreatePartitionsTopic(
                     name=name,
                     count=count,
-                    assignments=None
-                    if ids is None
-                    else [kind.CreatePartitionsAssignment(broker_ids=i) for i in ids],
+                    assignments=None if ids is None else [kind.CreatePartitionsAssignment(broker_ids=i) for i in ids],
                 )
                 for name, count, ids in topics
             ],
@@ -72,9 +68,7 @@ def delete(*names: str | bytes | tuple[str | None, bytes]) -> Case:
     return Case(ApiKey.DELETE_TOPICS, 6, m.DeleteTopicsRequest(topics=states, timeout_ms=10_000))
 
 
-def incremental(
-    *resources: tuple[int, str, list[tuple[str, int, str | None]]], validate_only: bool = False
-) -> Case:
+def incremental(*resources: tuple[int, str, list[tuple[str, int, str | None]]], validate_only: bool = False) -> Case:
     kind = m.IncrementalAlterConfigsRequest
     return Case(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
@@ -84,9 +78,7 @@ def incremental(
                 kind.AlterConfigsResource(
                     resource_type=t,
                     resource_name=n,
-                    configs=[
-                        kind.AlterableConfig(name=k, config_operation=op, value=v) for k, op, v in configs
-                    ],
+                    configs=[kind.AlterableConfig(name=k, config_operation=op, value=v) for k, op, v in configs],
                 )
                 for t, n, configs in resources
             ],
@@ -150,8 +142,7 @@ def features(*updates: tuple[str, int, int], validate_only: bool = False) -> Cas
         1,
         kind(
             feature_updates=[
-                kind.FeatureUpdateKey(feature=f, max_version_level=level, upgrade_type=t)
-                for f, level, t in updates
+                kind.FeatureUpdateKey(feature=f, max_version_level=level, upgrade_type=t) for f, level, t in updates
             ],
             validate_only=validate_only,
             timeout_ms=10_000,
@@ -159,7 +150,7 @@ def features(*updates: tuple[str, int, int], validate_only: bool = False) -> Cas
     )
 
 
-ALICE = [("user", "alice")]
+ALICE: list[tuple[str, str | None]] = [("user", "alice")]
 
 CASES = [
     quotas((ALICE, [("producer_byte_rate", 1000.0), ("request_percentage", 12.5)])),
@@ -201,9 +192,7 @@ CASES = [
     create(new_topic("bad5", 0, 0), new_topic("bad6", 1, 2), new_topic("bad7", 1, 32767)),
     create(new_topic("huge", 10_001)),
     create(new_topic("bad8", 1, 1, [("no.such", "1")]), new_topic("bad9", 1, 1, [("retention.ms", "x")])),
-    create(
-        new_topic("bad10", 1, 1, [("retention.ms", None)]), new_topic("bad11", 1, 1, [("segment.bytes", "1")])
-    ),
+    create(new_topic("bad10", 1, 1, [("retention.ms", None)]), new_topic("bad11", 1, 1, [("segment.bytes", "1")])),
     create(new_topic("bad12", 1, 1, [("min.compaction.lag.ms", "10"), ("max.compaction.lag.ms", "5")])),
     create(new_topic("manual", -1, -1, (), [(0, [1]), (1, [1])])),
     create(new_topic("manual2", 2, -1, (), [(0, [1])]), new_topic("manual3", -1, 1, (), [(0, [1])])),
@@ -236,9 +225,7 @@ CASES = [
     create(new_topic("after-dynamic"), validate_only=True),
     replace((2, "plain", [("retention.ms", "9000")])),
     replace((2, "plain", [("no.such", "9000")]), (2, "missing", []), (99, "x", [])),
-    replace(
-        (2, "plain", [("retention.ms", None)]), (2, "set", [("retention.ms", "1"), ("retention.ms", "2")])
-    ),
+    replace((2, "plain", [("retention.ms", None)]), (2, "set", [("retention.ms", "1"), ("retention.ms", "2")])),
     replace((4, "1", [("log.retention.ms", "800000")])),
     features(("metadata.version", 29, 1)),
     features(("metadata.version", 29, 2)),
@@ -275,8 +262,7 @@ def summary(api: ApiKey, response: Any) -> Any:
         return sorted([t.name, t.error_code] for t in response.results)
     if api in (ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ALTER_CONFIGS):
         return [
-            [r.resource_type, r.resource_name, r.error_code, r.error_message is not None]
-            for r in response.responses
+            [r.resource_type, r.resource_name, r.error_code, r.error_message is not None] for r in response.responses
         ]
     if api is ApiKey.ALTER_CLIENT_QUOTAS:
         return sorted(

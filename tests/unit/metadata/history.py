@@ -31,7 +31,7 @@ class _Writer:
         return found
 
     def replicas(self) -> list[int]:
-        return self.draw(st.lists(IDS, min_size=1, max_size=3, unique=True))
+        return list(self.draw(st.lists(IDS, min_size=1, max_size=3, unique=True)))
 
     def register(self) -> Record:
         broker = self.draw(IDS)
@@ -174,9 +174,7 @@ class _Writer:
         )
 
     def feature(self) -> Record:
-        name, level = self.draw(
-            st.sampled_from([("metadata.version", 30), ("group.version", 1), ("group.version", 0)])
-        )
+        name, level = self.draw(st.sampled_from([("metadata.version", 30), ("group.version", 1), ("group.version", 0)]))
         return m.FeatureLevelRecord(name=name, feature_level=level), 0
 
     def producer_ids(self) -> Record:

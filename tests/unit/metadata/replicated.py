@@ -1,7 +1,7 @@
 """One partition of a cluster on paper: what the controller decides about it, and what each of its replicas has.
 
-Brokers crash, move, come back and are forgotten at random, and the controller dies between records. Whoever comes to lead
-must have all that was committed, unless the election says that it was unclean.
+Brokers crash, move, come back and are forgotten at random, and the controller dies between records. Whoever comes to
+lead must have all that was committed, unless the election says that it was unclean.
 """
 
 from random import Random
@@ -11,9 +11,7 @@ from headrace.metadata.records import Record
 from headrace.metadata.versions import ELR_VERSION
 from headrace.protocol import messages as m
 from tests.unit.metadata.cases import create, features, incremental, new_topic
-from tests.unit.metadata.test_controller import Cluster
-from tests.unit.metadata.test_isr import alter, the_partition
-from tests.unit.metadata.test_reassignment import move
+from tests.unit.metadata.paper_cluster import Cluster, alter, move, the_partition
 
 BROKERS = range(1, 6)
 DEAD = -1
@@ -105,7 +103,11 @@ class Replicated:
 
     def _write(self, records: list[Record]) -> bool:
         """Now and then the controller dies over it, and another one begins."""
-        end = len(records) if self.dice.random() < 0.9 or self.events[-1] == "finish" else self.dice.randrange(len(records) + 1)
+        end = (
+            len(records)
+            if self.dice.random() < 0.9 or self.events[-1] == "finish"
+            else self.dice.randrange(len(records) + 1)
+        )
         self.cluster.commit(records[:end])
         if end < len(records):
             self.events.append(f"... died after {end} of {len(records)} records")
@@ -141,7 +143,13 @@ class Replicated:
             return
         has_all = common(self.logs[broker], self.committed) == len(self.committed)
         known = self.registered(broker)
-        if has_all and self.copied.get(broker) == p.leader_epoch and self.serves(broker) and known is not None and known.active:
+        if (
+            has_all
+            and self.copied.get(broker) == p.leader_epoch
+            and self.serves(broker)
+            and known is not None
+            and known.active
+        ):
             alter(self.cluster, self._members([*p.isr, broker]), sender=leader)
 
     def _shrink(self, broker: int) -> None:

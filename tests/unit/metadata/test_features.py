@@ -1,4 +1,5 @@
-"""All features of a release at once, as `kafka-features upgrade --release-version` asks; the answers are Apache Kafka 4.3.1's."""
+"""All features of a release at once, as `kafka-features upgrade --release-version` asks; the answers are Apache Kafka
+4.3.1's."""
 
 import pytest
 
@@ -6,7 +7,7 @@ from headrace.errors import Err
 from headrace.metadata.versions import KNOWN_FEATURES, KRAFT_VERSION, SERVED_FEATURES
 from headrace.protocol import messages as m
 from tests.unit.metadata.cases import features
-from tests.unit.metadata.test_controller import Cluster
+from tests.unit.metadata.paper_cluster import Cluster
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
 RELEASES: dict[str, dict[str, int]] = {
@@ -19,7 +20,6 @@ RELEASES: dict[str, dict[str, int]] = {
     },
 }  # fmt: skip
 """What `kafka-features version-mapping` says, but for zeros."""
-
 
 
 def cluster_at(release: str) -> Cluster:
@@ -51,7 +51,7 @@ def test_a_release_is_upgraded_to_as_a_whole(old: str, new: str) -> None:
 
 def test_levels_of_what_is_not_served_are_kept_like_others() -> None:
     cluster = cluster_at("4.3-IV0")
-    assert "transaction.version" not in SERVED_FEATURES
+    assert "share.version" not in SERVED_FEATURES
     for name, level, kind, refused in (
         ("transaction.version", 1, UPGRADE, "Can't downgrade the version of this feature without"),
         ("transaction.version", 3, UPGRADE, "Local controller 1 only supports versions 0-2"),

@@ -9,20 +9,7 @@ from headrace.metadata.heartbeats import BrokerState
 from headrace.metadata.versions import ELR_VERSION
 from headrace.protocol import messages as m
 from tests.unit.metadata.cases import create, features, incremental, new_topic
-from tests.unit.metadata.test_controller import DIRECTORY, Cluster, leaders
-
-
-def beat(cluster: Cluster, broker: int, others_know: bool = True, **fields: Any) -> BrokerState:
-    registered = cluster.image.brokers[broker]
-    request = m.BrokerHeartbeatRequest(
-        broker_id=broker,
-        broker_epoch=fields.pop("epoch", registered.epoch),
-        current_metadata_offset=fields.pop("offset", cluster.image.offset),
-        want_fence=fields.pop("want_fence", False),
-        **fields,
-    )
-    reply = cluster.do(cluster.controller.heartbeat(cluster.image, request, lambda: others_know))
-    return reply.state
+from tests.unit.metadata.paper_cluster import DIRECTORY, Cluster, beat, leaders
 
 
 def test_a_broker_is_unfenced_once_it_has_read_its_own_registration() -> None:
@@ -198,7 +185,9 @@ def test_who_was_eligible_before_that_was_switched_off_is_so_only_if_nobody_has_
     for broker in (3, 2) if leads else (3, 2, 1):
         cluster.commit(cluster.controller.fence_broker(cluster.image, broker))
     assert cluster.answer(features((ELR_VERSION, 0, 2))).error_code == 0
-    cluster.commit(cluster.controller.unfence_broker(cluster.image, 3))  # it left while two were in sync, and may lack something
+    cluster.commit(
+        cluster.controller.unfence_broker(cluster.image, 3)
+    )  # it left while two were in sync, and may lack something
     assert leaders(cluster)[0][0] == (1 if leads else -1)
     assert cluster.answer(features((ELR_VERSION, 1, 1))).error_code == 0
     if leads:
@@ -224,7 +213,8 @@ def test_nobody_is_elected_for_having_been_eligible_while_that_is_switched_off()
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_single_replica_that_was_killed_leads_again(whole: bool) -> None:
-    """The records that Apache Kafka 4.3.1 writes for its only broker after kill -9; and of one that vouches for its log."""
+    """The records that Apache Kafka 4.3.1 writes for its only broker after kill -9; and of one that vouches for its
+    log."""
     cluster = Cluster(1)
     cluster.commit([(m.FeatureLevelRecord(name=ELR_VERSION, feature_level=1), 0)])
     cluster.answer(create(new_topic("t", -1, -1, (), [(0, [1])])))

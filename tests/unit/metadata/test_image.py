@@ -3,8 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace.metadata.delta import Delta, ReplayError
 from headrace.metadata.image import EMPTY, NO_LEADER, Image
@@ -40,16 +39,14 @@ def partition(number: int = 0, topic_id: bytes = TOPIC, **fields: object) -> Rec
 
 def check_derived(image: Image) -> None:
     """The indexes say what a walk over everything would say."""
-    held: dict[int, set] = {}
+    held: dict[int, set[tuple[bytes, int]]] = {}
     for topic in image.topics.values():
         assert image.topic_ids[topic.name] == topic.id
         for number, p in topic.partitions.items():
             for broker in {*p.isr, *p.elr, *([NO_LEADER] if p.leader == NO_LEADER else [])}:
                 held.setdefault(broker, set()).add((topic.id, number))
     assert {b: set(keys) for b, keys in image.broker_partitions.items()} == held
-    everywhere = {
-        (topic.id, number): p for topic in image.topics.values() for number, p in topic.partitions.items()
-    }
+    everywhere = {(topic.id, number): p for topic in image.topics.values() for number, p in topic.partitions.items()}
     assert set(image.reassigning) == {key for key, p in everywhere.items() if p.adding or p.removing}
     assert set(image.imbalanced) == {
         key for key, p in everywhere.items() if not p.replicas or p.leader != p.replicas[0]
@@ -189,8 +186,4 @@ def test_one_change_in_a_large_cluster_is_cheap() -> None:
     assert len(new_topics) == 1
     shards = zip(image.topics._shards, after.topics._shards)
     assert sum(a is not b for a, b in shards) == 1
-    assert (
-        after.configs is image.configs
-        and after.topic_ids is image.topic_ids
-        and after.brokers is image.brokers
-    )
+    assert after.configs is image.configs and after.topic_ids is image.topic_ids and after.brokers is image.brokers

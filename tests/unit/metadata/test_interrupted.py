@@ -1,11 +1,13 @@
 """What touches very many partitions is written in several batches, and a controller may die between any two of them.
 
-Every such change is cut after each of its records. Then a new controller begins, and those concerned go on as they would:
-they ask again, fall silent, or have changed their minds. In the end nobody leads who cannot, and whoever can does.
+Every such change is cut after each of its records. Then a new controller begins, and those concerned go on as they
+would: they ask again, fall silent, or have changed their minds. In the end nobody leads who cannot, and whoever can
+does.
 """
 
 from collections.abc import Callable
 from itertools import permutations
+from typing import Any
 
 import pytest
 
@@ -15,8 +17,7 @@ from headrace.metadata.records import Record
 from headrace.metadata.versions import ELR_VERSION
 from headrace.protocol import messages as m
 from tests.unit.metadata.cases import create, new_topic
-from tests.unit.metadata.test_controller import DIRECTORY, Cluster
-from tests.unit.metadata.test_heartbeats import beat
+from tests.unit.metadata.paper_cluster import DIRECTORY, Cluster, beat
 
 SUBJECT = 3
 """The broker that comes or goes."""
@@ -49,7 +50,7 @@ def cluster_before(elr: bool) -> Cluster:
     return cluster
 
 
-def request(cluster: Cluster, **fields: object) -> list[Record]:
+def request(cluster: Cluster, **fields: Any) -> list[Record]:
     broker = cluster.image.brokers[SUBJECT]
     asked = m.BrokerHeartbeatRequest(
         broker_id=SUBJECT, broker_epoch=broker.epoch, current_metadata_offset=cluster.image.offset, **fields
@@ -105,7 +106,8 @@ CHANGES: dict[str, tuple[Step, Callable[[Cluster], list[Record]], dict[str, Step
     "fence": (alive, lambda c: c.controller.fence_broker(c.image, SUBJECT), {"silent": fenced, "back": alive}),
     "unfence": (fenced, lambda c: request(c, want_fence=False), {"silent": fenced, "alive": alive}),
     "want fence": (alive, lambda c: request(c, want_fence=True), {"alive": alive, "silent": fenced}),
-    "shutdown": (alive, lambda c: request(c, want_fence=False, want_shut_down=True), {"again": leaves, "silent": fenced}),
+    "shutdown": (alive, lambda c: request(c, want_fence=False, want_shut_down=True), {"again": leaves,
+    "silent": fenced}),
     "unregister": (alive, unregister, {"again": unregistered, "forgotten": alive, "silent": fenced}),
     "register, killed": (alive, lambda c: register(c, clean=False), {"again": starts, "silent": fenced}),
     "register, stopped": (alive, lambda c: register(c, clean=True), {"again": starts, "silent": fenced}),
@@ -123,7 +125,9 @@ def assert_led(cluster: Cluster) -> None:
             if p.leader != NO_LEADER:
                 assert can_serve(cluster, p, p.leader), f"led by one that cannot: {p}"
             else:
-                assert not any(can_serve(cluster, p, replica) for replica in p.isr or p.elr), f"could have a leader: {p}"
+                assert not any(can_serve(cluster, p, replica) for replica in p.isr or p.elr), (
+                    f"could have a leader: {p}"
+                )
 
 
 def can_serve(cluster: Cluster, partition: Partition, replica: int) -> bool:

@@ -3,16 +3,11 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace.errors import Err, KafkaError
-from headrace.metadata.image import Partition
-from headrace.protocol import messages as m
 from tests.unit.metadata.cases import create, new_topic
-from tests.unit.metadata.test_controller import Cluster, leaders
-
-Q = m.AlterPartitionRequest
+from tests.unit.metadata.paper_cluster import Cluster, alter, leaders, the_partition
 
 
 def cluster_of_three() -> Cluster:
@@ -22,37 +17,6 @@ def cluster_of_three() -> Cluster:
     cluster.commit(cluster.controller.fence_broker(cluster.image, 3))
     cluster.commit(cluster.controller.unfence_broker(cluster.image, 3))
     return cluster
-
-
-def the_partition(cluster: Cluster) -> Partition:
-    topic = cluster.image.topic_named("t")
-    assert topic is not None
-    return topic.partitions[0]
-
-
-def alter(cluster: Cluster, isr: list[Any], version: int = 3, sender: int = 1, **fields: Any) -> Any:
-    """`isr`: broker ids, or (id, epoch). Returns the partition's answer."""
-    topic, partition = cluster.image.topic_named("t"), the_partition(cluster)
-    assert topic is not None
-    members = [entry if isinstance(entry, tuple) else (entry, cluster.image.brokers[entry].epoch) for entry in isr]
-    row = Q.PartitionData(
-        partition_index=fields.pop("index", 0),
-        leader_epoch=fields.pop("leader_epoch", partition.leader_epoch),
-        partition_epoch=fields.pop("partition_epoch", partition.partition_epoch),
-        leader_recovery_state=fields.pop("recovery_state", partition.recovery_state),
-    )
-    if version >= 3:
-        row.new_isr_with_epochs = [Q.BrokerState(broker_id=b, broker_epoch=e) for b, e in members]
-    else:
-        row.new_isr = [b for b, _ in members]
-    request = Q(
-        broker_id=sender,
-        broker_epoch=fields.pop("broker_epoch", cluster.image.brokers[sender].epoch),
-        topics=[Q.TopicData(topic_id=fields.pop("topic_id", topic.id), partitions=[row])],
-    )
-    assert not fields
-    response = cluster.do(cluster.controller.alter_partition(cluster.image, request, version))
-    return response.topics[0].partitions[0]
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -97,7 +61,7 @@ def test_a_leader_that_is_behind_is_told_so() -> None:
         ({"recovery_state": 1}, Err.INVALID_REQUEST),
     ):
         before = cluster.offset
-        assert alter(cluster, [1, 2, 3], **fields).error_code == error, fields  # type: ignore[arg-type]
+        assert alter(cluster, [1, 2, 3], **fields).error_code == error, fields
         assert cluster.offset == before
 
 

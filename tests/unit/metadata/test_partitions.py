@@ -1,4 +1,5 @@
-"""Elections and ISR changes, against 400 decisions of Apache Kafka 4.3.1's own PartitionChangeBuilder, and where it differs."""
+"""Elections and ISR changes, against 400 decisions of Apache Kafka 4.3.1's own PartitionChangeBuilder, and where it
+differs."""
 
 import json
 from pathlib import Path

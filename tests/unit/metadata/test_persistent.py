@@ -1,7 +1,8 @@
 """The persistent map against a dict, and that a change does not copy the whole."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from typing import Any
+
+from hypothesis import given, strategies as st
 
 from headrace.metadata.persistent import PersistentMap, spread
 
@@ -15,14 +16,10 @@ KEYS = st.one_of(
 )
 
 
-@given(
-    st.lists(
-        st.tuples(st.dictionaries(KEYS, st.integers(), max_size=80), st.sets(KEYS, max_size=20)), max_size=8
-    )
-)
-def test_same_as_a_dict(steps: list) -> None:
-    model: dict = {}
-    found: PersistentMap = PersistentMap()
+@given(st.lists(st.tuples(st.dictionaries(KEYS, st.integers(), max_size=80), st.sets(KEYS, max_size=20)), max_size=8))
+def test_same_as_a_dict(steps: list[tuple[dict[Any, int], set[Any]]]) -> None:
+    model: dict[Any, int] = {}
+    found: PersistentMap[Any, int] = PersistentMap()
     versions = []
     for changed, removed in steps:
         versions.append((found, dict(model)))
@@ -54,6 +51,15 @@ def test_growing_and_shrinking_rebuilds_rarely() -> None:
         shards = len(m._shards)
         m = m.update({}, [10_000])
         assert len(m._shards) == shards
+
+
+def test_what_has_lost_its_last_keys_is_as_small_as_a_new_one() -> None:
+    """Keys go many at a time: with the last of them, and not with a change that may never come."""
+    m = PersistentMap({n: n for n in range(10_000)})
+    for start in range(0, 10_000, 50):
+        m = m.update({}, range(start, start + 50))
+    assert not m
+    assert len(m._shards) == 1
 
 
 def test_order_does_not_depend_on_the_process() -> None:

@@ -3,10 +3,10 @@
 import json
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.errors import Err, KafkaError
 from headrace.metadata.placement import UsableBroker, place
@@ -23,9 +23,7 @@ def test_equals_kafkas_striped_placer() -> None:
     for case in GOLDEN:
         brokers = [UsableBroker(*broker) for broker in case["brokers"]]
         try:
-            placed: object = place(
-                brokers, case["partitions"], case["replication_factor"], DICE[case["dice"]]
-            )
+            placed: object = place(brokers, case["partitions"], case["replication_factor"], DICE[case["dice"]])
         except KafkaError as error:
             placed = error.error.name
         assert placed == case["placed"], case
@@ -53,15 +51,15 @@ def test_two_brokers_four_partitions_two_replicas_from_a_fixed_start() -> None:
     st.integers(1, 6),
     st.randoms(use_true_random=False),
 )
-def test_properties(kinds: list, partitions: int, factor: int, random: object) -> None:
+def test_properties(kinds: list[tuple[str | None, bool]], partitions: int, factor: int, random: Random) -> None:
     brokers = [UsableBroker(i, rack, fenced) for i, (rack, fenced) in enumerate(kinds)]
     fenced = {b.id for b in brokers if b.fenced}
     if factor > len(brokers) or len(fenced) == len(brokers):
         with pytest.raises(KafkaError) as refused:
-            place(brokers, partitions, factor, random.randrange)  # type: ignore[attr-defined]
+            place(brokers, partitions, factor, random.randrange)
         assert refused.value.error is Err.INVALID_REPLICATION_FACTOR
         return
-    placed = place(brokers, partitions, factor, random.randrange)  # type: ignore[attr-defined]
+    placed = place(brokers, partitions, factor, random.randrange)
     assert len(placed) == partitions
     for replicas in placed:
         assert len(set(replicas)) == factor, "two replicas on one broker"

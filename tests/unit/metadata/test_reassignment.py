@@ -10,23 +10,7 @@ from headrace.metadata.reassignment import list_reassignments
 from headrace.metadata.versions import ELR_VERSION
 from headrace.protocol import messages as m
 from tests.unit.metadata.cases import create, new_topic
-from tests.unit.metadata.test_controller import Cluster, leaders
-from tests.unit.metadata.test_isr import alter, the_partition
-
-Q = m.AlterPartitionReassignmentsRequest
-
-
-def move(cluster: Cluster, replicas: list[int] | None, index: int = 0, topic: str = "t", **fields: Any) -> Any:
-    request = Q(
-        topics=[
-            Q.ReassignableTopic(
-                name=topic, partitions=[Q.ReassignablePartition(partition_index=index, replicas=replicas)]
-            )
-        ],
-        **fields,
-    )
-    response = cluster.do(cluster.controller.alter_reassignments(cluster.image, request))
-    return response.responses[0].partitions[0].error_code
+from tests.unit.metadata.paper_cluster import Cluster, alter, leaders, move, the_partition
 
 
 def moving(cluster: Cluster, topics: Any = None) -> dict[tuple[str, int], tuple[list[int], list[int]]]:
@@ -235,7 +219,9 @@ def test_partitions_without_a_leader_get_an_unclean_one_only_where_their_topic_s
         cluster.commit(cluster.controller.fence_broker(cluster.image, broker))
     cluster.commit(cluster.controller.unfence_broker(cluster.image, 2))
     assert cluster.controller.elect_leaderless(cluster.image) == []
-    cluster.commit([(m.ConfigRecord(resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true"), 0)])
+    cluster.commit(
+        [(m.ConfigRecord(resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true"), 0)]
+    )
     cluster.commit(cluster.controller.elect_leaderless(cluster.image))
     assert leaders(cluster) == [(2, 2, (2,))] and leaders(cluster, "u")[0][0] == -1
 

@@ -1,7 +1,6 @@
 """Sessions of brokers with the active controller, against a plain model."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.metadata.sessions import Sessions
 
@@ -58,7 +57,8 @@ def test_the_slowest_of_some_brokers() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 900)), max_size=60))
 def test_the_first_to_run_out_is_the_one_heard_of_least_lately(steps: list[tuple[int, int]]) -> None:
-    sessions, model, now_ms = Sessions(1000), {}, 0
+    sessions, now_ms = Sessions(1000), 0
+    model: dict[int, int] = {}
     for broker_id, passed_ms in steps:
         now_ms += passed_ms
         expected = sorted((at, who) for who, at in model.items() if now_ms >= at + 1000)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.pipelines.graph import build_order, cycle_in, mermaid, needed_for, svg, tree
-from headrace.spark.pipelines.load import load_pipeline
-from headrace.spark.pipelines.spec import Pipeline
+from headrace.spark.pipelines.spec.graph import build_order, cycle_in, mermaid, needed_for, svg, tree
+from headrace.spark.pipelines.spec.load import load_pipeline
+from headrace.spark.pipelines.spec.model import Pipeline
 
 SPEC = """\
 name: p
@@ -36,7 +36,8 @@ def test_order_and_needs(pipeline: Pipeline) -> None:
 
 @pytest.mark.parametrize(
     ("inputs", "cycle"),
-    [({"a": ["b"], "b": []}, []), ({"a": ["a"]}, ["a"]), ({"x": ["a"], "a": ["b"], "b": ["c"], "c": ["a"]}, ["a", "b", "c"]), ({"a": ["b", "c"], "b": ["c"], "c": []}, [])],
+    [({"a": ["b"], "b": []}, []), ({"a": ["a"]}, ["a"]), ({"x": ["a"], "a": ["b"], "b": ["c"], "c": ["a"]}, ["a", "b",
+     "c"]), ({"a": ["b", "c"], "b": ["c"], "c": []}, [])],
 )  # fmt: skip
 def test_circles(inputs: dict[str, list[str]], cycle: list[str]) -> None:
     assert cycle_in(inputs) == cycle

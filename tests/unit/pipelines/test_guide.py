@@ -5,14 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.pipelines import keys
-from headrace.spark.pipelines.load import load_pipeline
-from headrace.spark.pipelines.project import ProjectExists, template_names, write_project
+from headrace.spark.pipelines.new_project import ProjectExists, template_names, write_project
+from headrace.spark.pipelines.spec import keys
+from headrace.spark.pipelines.spec.load import load_pipeline
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "pipelines.md"
 
 
-@pytest.mark.parametrize("table", ["PIPELINE", "SPARK", "RETRIES", "SOURCE", "VALUE", "WATERMARK", "EXPECT", "TRANSFORM", "SINK"])
+@pytest.mark.parametrize(
+    "table", ["PIPELINE", "SPARK", "RETRIES", "SOURCE", "VALUE", "WATERMARK", "EXPECT", "TRANSFORM", "SINK"]
+)
 def test_guide_has_every_key(table: str) -> None:
     text = GUIDE.read_text()
     for name, key in getattr(keys, table).items():

@@ -1,12 +1,13 @@
 """Formats that need jars: what is missing, or made for another Spark, is said before any Spark starts."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.spark.pipelines import jars
-from headrace.spark.pipelines.launch import driver_settings
-from headrace.spark.pipelines.load import load_pipeline
+from headrace.spark.pipelines.checks import jars
+from headrace.spark.pipelines.run.start import driver_settings
+from headrace.spark.pipelines.spec.load import load_pipeline
 
 SPEC = """
 name: p
@@ -25,7 +26,7 @@ def spark_4_3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jars, "spark_release", lambda: "4.3.0")
 
 
-def load(folder: Path, sink: str, spark: str = "{}"):  # type: ignore[no-untyped-def]
+def load(folder: Path, sink: str, spark: str = "{}") -> Any:
     (folder / "in").mkdir(exist_ok=True)
     path = folder / "pipeline.yaml"
     path.write_text(SPEC.replace("{SPARK}", spark).replace("SINK", sink))
@@ -62,7 +63,9 @@ def test_a_missing_jar_is_named_with_the_place_and_what_to_fetch(tmp_path: Path,
 )
 def test_a_jar_for_another_spark_is_refused(tmp_path: Path, sink: str, spark: str, version: str) -> None:
     found = said(tmp_path, sink, spark)
-    assert f"is made for Spark {version} and fails on Spark 4.3" in found and "_4.3_2.13" in found.replace("-4.3_", "_4.3_")
+    assert f"is made for Spark {version} and fails on Spark 4.3" in found and "_4.3_2.13" in found.replace(
+        "-4.3_", "_4.3_"
+    )
 
 
 def test_jars_of_a_connect_server_are_its_own_business(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Good specs become pipelines; bad ones are refused with file, line, key and fix, all at once."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.spark.pipelines.load import find_spec, load_pipeline
-from headrace.spark.pipelines.problems import SpecInvalid
+from headrace.spark.pipelines.spec.load import find_spec, load_pipeline
+from headrace.spark.pipelines.spec.problems import SpecInvalid
 
 GOOD = """\
 name: orders
@@ -56,7 +57,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load(project: Path, text: str, **environment: str):  # type: ignore[no-untyped-def]
+def load(project: Path, text: str, **environment: str) -> Any:
     spec = project / "pipeline.yaml"
     spec.write_text(text)
     return load_pipeline(spec, environment)
@@ -78,7 +79,10 @@ def test_a_good_spec_in_full(project: Path) -> None:
     orders = pipeline.sources["orders"]
     assert orders.topic == ("orders",)
     assert orders.watermark is not None and orders.watermark.delay_ms == 600_000
-    assert orders.value is not None and (orders.value.on_error, orders.value.dead_letters) == ("dead-letter", "orders-bad")
+    assert orders.value is not None and (orders.value.on_error, orders.value.dead_letters) == (
+        "dead-letter",
+        "orders-bad",
+    )
     assert pipeline.transforms["clean"].inputs == ("orders", "customers")
     assert pipeline.transforms["clean"].sql_line == 21
     assert pipeline.transforms["per_minute"].inputs == ("clean",)
@@ -102,22 +106,38 @@ def test_variables_come_from_the_environment(project: Path) -> None:
 
 
 REPLACED = [
-    ("    topic: orders\n", "    topik: orders\n", ["10 sources.orders.topik: a source has no such key | did you mean 'topic'?"]),
-    ("name: orders\n", "", ["1 : name is missing | add `name:`. What the pipeline is called; begins its runs' and checkpoints' names."]),
-    ("name: orders\n", "name: my orders\n", ["1 name: 'my orders' is no name | use letters, digits and _, beginning with a letter"]),
-    ("trigger: 2 seconds", "trigger: 2", ["3 trigger: this must be a time with its unit | write it as 500 ms, 10 seconds, 5 minutes, 1 hour or 2 days"]),
-    ("attempts: 3", "attempts: many", ["7 retries.attempts: this must be a whole number, 0 or more | write a number such as 5"]),
-    ("format: json, schema:", "format: jsn, schema:", ["11 sources.orders.value.format: 'jsn' is not one of json, avro, protobuf, text, bytes | did you mean 'json'?"]),
-    ("FROM orders o", "FROM ordrs o", ["22 transforms.clean: 'ordrs' is no source or transform | did you mean 'orders'? (write tables of Spark's catalog as database.table)"]),
-    ("from: clean,", "from: claen,", ["32 sinks.archive.from: 'claen' is no source or transform | did you mean 'clean'?"]),
-    ("from: clean.rejected", "from: scored.rejected", ["34 sinks.bad.from: scored drops no rows, so there is no scored.rejected | give scored an expectation with action: drop"]),
-    ("    static: true", "    static: maybe", ["17 sources.customers.static: this must be true or false | write true or false"]),
+    ("    topic: orders\n", "    topik: orders\n",
+     ["10 sources.orders.topik: a source has no such key | did you mean 'topic'?"]),
+    ("name: orders\n", "",
+     ["1 : name is missing | add `name:`. What the pipeline is called; begins its runs' and checkpoints' names."]),
+    ("name: orders\n", "name: my orders\n",
+     ["1 name: 'my orders' is no name | use letters, digits and _, beginning with a letter"]),
+    ("trigger: 2 seconds", "trigger: 2",
+     ["3 trigger: this must be a time with its unit | write it as 500 ms, 10 seconds, 5 minutes, 1 hour or 2 days"]),
+    ("attempts: 3", "attempts: many",
+     ["7 retries.attempts: this must be a whole number, 0 or more | write a number such as 5"]),
+    ("format: json, schema:", "format: jsn, schema:",
+     ["11 sources.orders.value.format: 'jsn' is not one of json, avro, protobuf, text, bytes | did you mean 'json'?"]),
+    ("FROM orders o", "FROM ordrs o",
+     ["22 transforms.clean: 'ordrs' is no source or transform | did you mean 'orders'?"
+      " (write tables of Spark's catalog as database.table)"]),
+    ("from: clean,", "from: claen,",
+     ["32 sinks.archive.from: 'claen' is no source or transform | did you mean 'clean'?"]),
+    ("from: clean.rejected", "from: scored.rejected",
+     ["34 sinks.bad.from: scored drops no rows, so there is no scored.rejected"
+      " | give scored an expectation with action: drop"]),
+    ("    static: true", "    static: maybe",
+     ["17 sources.customers.static: this must be true or false | write true or false"]),
     ("    files: data", "    files: nowhere/*.json", ["there is no folder {project}/nowhere | create it"]),
-    ("score.py:score", "score.py:scor", ["30 transforms.scored.python: score.py has no function scor | did you mean 'score'?"]),
-    ("sql_file: per_minute.sql", "sql_file: no.sql", ["28 transforms.per_minute.sql_file: there is no file no.sql | correct the path"]),
+    ("score.py:score", "score.py:scor",
+     ["30 transforms.scored.python: score.py has no function scor | did you mean 'score'?"]),
+    ("sql_file: per_minute.sql", "sql_file: no.sql",
+     ["28 transforms.per_minute.sql_file: there is no file no.sql | correct the path"]),
     ("console: 5,", "console: 5, topic: x,", ["35 sinks.screen.console: a sink has both topic and console"]),
-    ("    topic: orders\n", "    topic: orders\n    topic: more\n", ["11 sources.orders.topic: given twice | keep one; the other is on line 10"]),
-    ("action: drop", "action: dorp", ["25 transforms.clean.expect[0].action: 'dorp' is not one of warn, drop, fail | did you mean 'drop'?"]),
+    ("    topic: orders\n", "    topic: orders\n    topic: more\n",
+     ["11 sources.orders.topic: given twice | keep one; the other is on line 10"]),
+    ("action: drop", "action: dorp",
+     ["25 transforms.clean.expect[0].action: 'dorp' is not one of warn, drop, fail | did you mean 'drop'?"]),
     ("delay: 10 minutes", "delay: late", ["12 sources.orders.watermark.delay"]),
     ("  archive: {from", "  my-archive: {from", ["32 sinks.my-archive: 'my-archive' is no name"]),
     ("  customers:\n", "  ORDERS:\n", ["13 sources.ORDERS: there is another ORDERS on line 9"]),
@@ -187,7 +207,9 @@ def test_files_that_are_no_spec(project: Path, text: str, expected: str) -> None
 def test_inputs_must_match_the_function(project: Path) -> None:
     text = GOOD.replace("python: score.py:score", "python: score.py:score\n    inputs: [orders]")
     assert any("score takes 2 inputs, 1 are given" in one for one in problems(project, text))
-    good = load(project, GOOD.replace("python: score.py:score", "python: score.py:score\n    inputs: [orders, customers]"))
+    good = load(
+        project, GOOD.replace("python: score.py:score", "python: score.py:score\n    inputs: [orders, customers]")
+    )
     assert good.transforms["scored"].inputs == ("orders", "customers")
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.pipeline_view import age_text, bar, expectation_counts, line
-from headrace.spark.pipelines.failures import cause_of, first_line, is_hopeless
-from headrace.spark.pipelines.progress import QueryProgress, eta_s, overall
+from headrace.cli.pipeline_view import RunDisplay, age_text, bar, dead_letter_lines, expectation_counts, line
+from headrace.spark.pipelines.dataframes.spark_errors import cause_of, first_line, is_hopeless
+from headrace.spark.pipelines.run.progress import QueryProgress, eta_s, overall
 
 
 def report(batch: int, rows: int, **more: Any) -> dict[str, Any]:
@@ -17,7 +17,6 @@ def report(batch: int, rows: int, **more: Any) -> dict[str, Any]:
         "batchDuration": 500,
         "sources": [],
         "stateOperators": [],
-        "sink": {"numOutputRows": -1},
     }
     return {**base, **more}
 
@@ -52,7 +51,9 @@ def test_a_batch_counts_though_the_query_was_idle_before_it() -> None:
 def test_counts_in_the_form_that_connect_sends() -> None:
     progress = QueryProgress("s", "t")
     fields = [{"name": "rows"}, {"name": "x"}]
-    progress.take(report(0, 4, observedMetrics={"expect_a": {"values": [4, 1], "schema": {"fields": fields}}, "expect_b": {}}))
+    progress.take(
+        report(0, 4, observedMetrics={"expect_a": {"values": [4, 1], "schema": {"fields": fields}}, "expect_b": {}})
+    )
     assert progress.expectations == {"a.x": {"rows": 4, "failed": 1}}
 
 
@@ -66,11 +67,32 @@ def test_state_watermark_and_late_rows() -> None:
             1,
             eventTime={"watermark": "2024-01-01T00:00:00.000Z"},
             stateOperators=[{"numRowsTotal": 5, "numRowsDroppedByWatermark": 2}],
-            sink={"numOutputRows": 3},
         )
     )
-    assert (progress.watermark[:4], progress.state_rows, progress.late_rows, progress.rows_out) == ("2024", 5, 2, 3)
+    assert (progress.watermark[:4], progress.state_rows, progress.late_rows) == ("2024", 5, 2)
     assert "_recent" not in progress.plain()
+
+
+def test_rows_read_and_written_and_dead_letters_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = QueryProgress("archive", "files out")
+    assert progress.plain()["rows_out"] == -1
+    for batch in range(2):
+        metrics = {"written": {"written": 6}, "dead_letters_orders": {"count": 2}}
+        progress.take(report(batch, 100, observedMetrics=metrics))
+    assert (progress.rows_in, progress.rows_out, progress.dead_letters) == (200, 12, {"orders": 4})
+    other = QueryProgress("screen", "the screen", rows_in=200, dead_letters={"orders": 4})
+    snapshot = {"pipeline": "p", "state": "done", "elapsed_s": 1.0, "queries": [progress.plain(), other.plain()]}
+    RunDisplay(quiet=False).finish(snapshot)
+    header, first, second, letters, _ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["SINK", "STATE", "BATCHES", "READ", "WRITTEN", "DEAD", "ROWS/S", "TO"]
+    assert first.split()[3:6] == ["200", "12", "4"] and second.split()[3:6] == ["200", "-", "4"]
+    assert letters == "orders: 8 dead letters, one for each bad value and each of the 2 sinks that read it"
+    assert "400 rows read, 12 written" in line(snapshot)
+
+
+def test_a_single_dead_letter_is_one() -> None:
+    query = QueryProgress("s", "t", dead_letters={"orders": 1, "clicks": 0}).plain()
+    assert dead_letter_lines([query]) == ["orders: 1 dead letter"]
 
 
 def test_estimates() -> None:
@@ -99,7 +121,7 @@ WRAPPED = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception
 === Streaming Query ===
 Caused by: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows. SQLSTATE: 58030
 Caused by: org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize(
@@ -107,14 +129,18 @@ Caused by: org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division 
     [
         (WRAPPED, "Division by zero. Use `try_divide`", True),
         ("x\nTraceback (most recent call last):\n  File\nOSError: gone\n\n at java", "OSError: gone", False),
-        ("x headrace expectation sane of clean failed on the row {\"a\":1} SQLSTATE: P0001\n", 'expectation sane of clean failed on the row {"a":1}', True),
-        ("[STREAM_FAILED] Query\nTraceback (most recent call last):\nheadrace.spark.options.OptionError: option 'x' is wrong\n", "OptionError: option 'x' is wrong", True),
+        ("x headrace expectation sane of clean failed on the row {\"a\":1} SQLSTATE: P0001\n",
+         'expectation sane of clean failed on the row {"a":1}', True),
+        ("[STREAM_FAILED] Query\nTraceback (most recent call last):\n"
+         "headrace.spark.options.OptionError: option 'x' is wrong\n", "OptionError: option 'x' is wrong", True),
         (
-            "[PYTHON_DATA_SOURCE_ERROR] Failed to plan. SQLSTATE: 38000\nCaused by: java.net.SocketTimeoutException: Timed out",
+            "[PYTHON_DATA_SOURCE_ERROR] Failed to plan. SQLSTATE: 38000\n"
+            "Caused by: java.net.SocketTimeoutException: Timed out",
             "Timed out",
             False,
         ),
-        ("Traceback (most recent call last):\nx.OptionError: where the query starts could not be kept in group 'g'", "OptionError: where the query starts could not be kept in group 'g'", False),
+        ("Traceback (most recent call last):\nx.OptionError: where the query starts could not be kept in group 'g'",
+         "OptionError: where the query starts could not be kept in group 'g'", False),
         ("java.net.ConnectException: Connection refused", "java.net.ConnectException: Connection refused", False),
     ],
 )  # fmt: skip

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.pipelines import runs
-from headrace.spark.pipelines.runs import (
+from headrace.spark.pipelines.run import registry as runs
+from headrace.spark.pipelines.run.registry import (
     AlreadyRunning,
     RunEntry,
     checkpoints_locked,
@@ -23,7 +23,9 @@ from headrace.spark.pipelines.runs import (
 
 
 def make(registry: Path, name: str = "p", storage: str = "/s") -> RunEntry:
-    return create_run(name, Path("/x/pipeline.yaml"), master="local[2]", mode="continuous", storage=storage, registry=registry)
+    return create_run(
+        name, Path("/x/pipeline.yaml"), master="local[2]", mode="continuous", storage=storage, registry=registry
+    )
 
 
 def test_own_run_is_live_and_found_by_name_and_id(tmp_path: Path) -> None:
@@ -86,7 +88,7 @@ def test_stop_is_seen_by_the_run(tmp_path: Path) -> None:
 def test_second_run_on_the_same_checkpoints_is_refused_by_name(tmp_path: Path) -> None:
     entry = make(tmp_path, storage="/here")
     code = (
-        "import sys; from pathlib import Path; from headrace.spark.pipelines.runs import *\n"
+        "import sys; from pathlib import Path; from headrace.spark.pipelines.run.registry import *\n"
         "with checkpoints_locked('/here', 'p', Path(sys.argv[1])): print('held')"
     )
     with checkpoints_locked("/here", "p", tmp_path):
@@ -95,7 +97,9 @@ def test_second_run_on_the_same_checkpoints_is_refused_by_name(tmp_path: Path) -
         assert f"run {entry.info.run_id}, process {os.getpid()}" in other.stderr
         with checkpoints_locked("/elsewhere", "p", tmp_path):
             pass
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True).stdout == "held\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True).stdout == "held\n"
+    )
 
 
 def test_driver_that_outlives_its_run_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

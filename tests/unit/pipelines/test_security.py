@@ -1,10 +1,12 @@
 """How a spec's topics connect: settings for all of one cluster, in one place, and shown to no other."""
 
 from pathlib import Path
+from typing import Any
 
-from headrace.spark.pipelines.load import load_pipeline
-from headrace.spark.pipelines.outside import _by_broker, check_options
-from headrace.spark.pipelines.topics import sink_options, source_options
+from headrace.spark.pipelines.checks.options import check_options
+from headrace.spark.pipelines.checks.topics import _by_broker
+from headrace.spark.pipelines.spec.load import load_pipeline
+from headrace.spark.pipelines.spec.topic_options import sink_options, source_options
 
 SPEC = """\
 name: secured
@@ -26,7 +28,7 @@ sinks:
 LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="hush-hush";'
 
 
-def load(folder: Path, text: str = SPEC, login: str = LOGIN):  # type: ignore[no-untyped-def]
+def load(folder: Path, text: str = SPEC, login: str = LOGIN) -> Any:
     (folder / "pipeline.yaml").write_text(text)
     return load_pipeline(folder / "pipeline.yaml", {"LOGIN": login})
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.spark.pipelines.sql_text import tables_of
+from headrace.spark.pipelines.spec.sql_tables import tables_of
 
 
 def names(sql: str) -> list[str]:
@@ -46,6 +46,8 @@ def test_lines_are_counted_through_comments_and_texts() -> None:
     assert [(table.parts[0], table.line) for table in found] == [("orders", 5), ("other", 6)]
 
 
-@pytest.mark.parametrize("sql", ["", ")", "FROM", "SELECT * FROM (", "WITH", "FROM a.", "'open", "SELECT * FROM a JOIN"])
+@pytest.mark.parametrize(
+    "sql", ["", ")", "FROM", "SELECT * FROM (", "WITH", "FROM a.", "'open", "SELECT * FROM a JOIN"]
+)
 def test_broken_text_is_survived(sql: str) -> None:
     tables_of(sql)

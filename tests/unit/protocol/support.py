@@ -4,7 +4,7 @@ import random
 from base64 import b64decode, urlsafe_b64decode
 from typing import Any
 
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 
 from headrace.protocol.codec import Codec
 from headrace.protocol.schema import NO_VERSIONS, ZERO_UUID, Field, StructSpec, default_of
@@ -26,6 +26,17 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "bytes": st.binary(max_size=5),
     "records": st.binary(max_size=5),
 }
+SOME = settings(
+    max_examples=30,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+ids = st.binary(min_size=16, max_size=16)
+int16s = st.integers(-(2**15), 2**15 - 1)
+int32s = st.integers(-(2**31), 2**31 - 1)
+int64s = st.integers(-(2**63), 2**63 - 1)
 
 
 def messages(codec: Codec, version: int) -> st.SearchStrategy[Any]:
@@ -62,9 +73,7 @@ def sample(codec: Codec, version: int, rng: random.Random, tame: bool = False) -
 
 
 def _sample_struct(spec: StructSpec, version: int, rng: random.Random, tame: bool) -> Any:
-    return spec.cls(
-        **{f.name: _sample_value(f, version, rng, tame) for f in spec.fields if version in f.versions}
-    )
+    return spec.cls(**{f.name: _sample_value(f, version, rng, tame) for f in spec.fields if version in f.versions})
 
 
 def _sample_value(field: Field, version: int, rng: random.Random, tame: bool) -> Any:

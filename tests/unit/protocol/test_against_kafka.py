@@ -86,9 +86,7 @@ def compare_field(codec: Codec, ours: StructSpec, field: Field, schema: dict[str
     assert field.is_key == schema.get("mapKey", False), where
     assert field.never_flexible == (schema.get("flexibleVersions") == "none"), where
     expected = expect_default(schema, field.element, field.is_array)
-    assert (
-        expected == "struct" if field.struct and expected not in (None, []) else field.default == expected
-    ), where
+    assert expected == "struct" if field.struct and expected not in (None, []) else field.default == expected, where
     if schema.get("fields"):
         assert field.struct is not None
         compare_fields(codec, field.struct, schema["fields"])
@@ -113,9 +111,7 @@ def test_tables_are_kafkas_schemas(jars: Path) -> None:
 
 def test_every_message_of_every_version_is_written_as_kafka_writes_it(jars: Path) -> None:
     rows = vectors(java(), jars, CODECS.values(), seed=7, variants=3)
-    assert {(r["message"], r["version"]) for r in rows} == {
-        (c.name, v) for c in CODECS.values() for v in c.versions
-    }
+    assert {(r["message"], r["version"]) for r in rows} == {(c.name, v) for c in CODECS.values() for v in c.versions}
     for row in rows:
         codec, version = CODECS[row["message"]], row["version"]
         message = codec.decode(bytes.fromhex(row["hex"]), version)

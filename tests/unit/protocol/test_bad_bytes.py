@@ -98,9 +98,7 @@ def test_frames() -> None:
     rng = random.Random(3)
     for api in API.values():
         for version in range(-1, api.max_version + 2):
-            head = encode_request_header(
-                api.key, version, rng.getrandbits(31), rng.choice((None, "", "client"))
-            )
+            head = encode_request_header(api.key, version, rng.getrandbits(31), rng.choice((None, "", "client")))
             attempt(decode_request, mutate(head + rng.randbytes(20), rng))
             attempt(decode_request_header, mutate(head, rng), 0, len(head))
             attempt(decode_response, api, version, mutate(bytes(8) + rng.randbytes(20), rng))
@@ -171,9 +169,7 @@ BEFORE_LENGTHS = [
 
 
 @pytest.mark.parametrize(("name", "version", "head", "length"), BEFORE_LENGTHS)
-def test_a_length_is_checked_before_anything_is_made_of_it(
-    name: str, version: int, head: bytes, length: bytes
-) -> None:
+def test_a_length_is_checked_before_anything_is_made_of_it(name: str, version: int, head: bytes, length: bytes) -> None:
     """A length that fits the buffer but not the message is refused where it stands, not at the end."""
     decode = CODECS[name].decoder(version)
     attempt(decode, head + length, 0, len(head + length))

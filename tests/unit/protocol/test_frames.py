@@ -31,9 +31,7 @@ def test_every_api_has_a_key_a_request_and_a_response() -> None:
     assert set(API) == set(ApiKey) == set(range(93)) - {4, 5, 6, 7}
     for key, api in API.items():
         assert (
-            api.key == key
-            and api.request.name == api.name + "Request"
-            and api.response.name == api.name + "Response"
+            api.key == key and api.request.name == api.name + "Request" and api.response.name == api.name + "Response"
         )
         assert api.key.name == re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api.name).upper()
         assert api.listeners and api.listeners <= {"broker", "controller"}
@@ -51,10 +49,7 @@ def test_versions_of_note() -> None:
 def test_registries_of_records() -> None:
     assert METADATA_RECORDS[3].struct is m.PartitionRecord and len(METADATA_RECORDS) == 26
     assert sorted(REMOTE_LOG_RECORDS) == [0, 1, 2, 3]
-    assert (
-        GROUP_RECORDS[1].key.struct is m.OffsetCommitKey
-        and GROUP_RECORDS[1].value.struct is m.OffsetCommitValue
-    )
+    assert GROUP_RECORDS[1].key.struct is m.OffsetCommitKey and GROUP_RECORDS[1].value.struct is m.OffsetCommitValue
     assert {name: len(records) for name, records in COORDINATOR_RECORDS.items()} == {
         "group": 22,
         "transaction": 1,
@@ -75,9 +70,7 @@ def test_request_headers(client_id: str | None) -> None:
             assert decode_request_header(buf, 2, len(buf)) == (api.key, version, -5, client_id, 2 + len(head))
             answer = encode_response_header(api.key, version, 9)
             table_answer = m.ResponseHeader(9)
-            assert answer == CODECS["ResponseHeader"].encode(
-                table_answer, api.response_header_version(version)
-            )
+            assert answer == CODECS["ResponseHeader"].encode(table_answer, api.response_header_version(version))
             assert decode_response_header(answer, 0, len(answer), api.key, version) == (9, len(answer))
 
 

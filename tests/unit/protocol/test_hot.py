@@ -3,34 +3,21 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.protocol import hot
-from headrace.protocol import messages as m
+from headrace.protocol import hot, messages as m
 from headrace.protocol.api import API, ApiKey
 from headrace.protocol.frames import encode_response
 from headrace.protocol.primitives import ProtocolError, UnsupportedVersion
 from headrace.protocol.schema import ZERO_UUID
-from tests.unit.protocol.support import messages
+from tests.unit.protocol.support import SOME, ids, int16s, int32s, int64s, messages
 
 PRODUCE, FETCH = API[ApiKey.PRODUCE], API[ApiKey.FETCH]
-SOME = settings(
-    max_examples=30,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-)
-int16s = st.integers(-(2**15), 2**15 - 1)
-int32s = st.integers(-(2**31), 2**31 - 1)
-int64s = st.integers(-(2**63), 2**63 - 1)
 names = st.one_of(st.text(max_size=6), st.just("n" * 126), st.just("n" * 127), st.just("é" * 100))
-topic_ids = st.binary(min_size=16, max_size=16)
 
 
 def topics_of(version: int) -> st.SearchStrategy[Any]:
-    return topic_ids if version >= 13 else names
+    return ids if version >= 13 else names
 
 
 def produce_query(buf: Any, pos: int, end: int, version: int) -> hot.ProduceQuery:
@@ -38,7 +25,7 @@ def produce_query(buf: Any, pos: int, end: int, version: int) -> hot.ProduceQuer
     request: m.ProduceRequest = PRODUCE.request.decode(buf, version, pos, end)
     topics = []
     for topic in request.topic_data:
-        partitions = []
+        partitions: list[tuple[int, bytes | None]] = []
         for partition in topic.partition_data:
             if partition.records is None:
                 partitions.append((partition.index, None))
@@ -115,9 +102,7 @@ def same_on_broken(encoded: bytes, cuts: list[tuple[int, int]], compare: Any) ->
         compare(broken, 1, 1 + where % (len(encoded) + 6))
 
 
-damage = st.lists(
-    st.tuples(st.integers(0, 4000), st.sampled_from((0, 1, 2, 3, 127, 128, 129, 255))), max_size=6
-)
+damage = st.lists(st.tuples(st.integers(0, 4000), st.sampled_from((0, 1, 2, 3, 127, 128, 129, 255))), max_size=6)
 
 
 @pytest.mark.parametrize("version", PRODUCE.request.versions)
@@ -204,9 +189,7 @@ produce_details = st.one_of(
 @pytest.mark.parametrize("version", PRODUCE.response.versions)
 def test_produce_responses(version: int) -> None:
     result = st.tuples(int32s, int16s, int64s, int64s, int64s, produce_details)
-    one = st.lists(
-        st.tuples(topics_of(version), st.lists(result, min_size=1, max_size=1)), min_size=1, max_size=1
-    )
+    one = st.lists(st.tuples(topics_of(version), st.lists(result, min_size=1, max_size=1)), min_size=1, max_size=1)
     many = st.lists(st.tuples(topics_of(version), st.lists(result, max_size=3)), max_size=3)
 
     @SOME
@@ -228,9 +211,7 @@ def test_produce_responses(version: int) -> None:
                     p.error_message = detail.error_message
                     p.record_errors = [R.BatchIndexAndErrorMessage(*pair) for pair in detail.record_errors]
                     if detail.leader and version >= 10:
-                        p.current_leader = R.LeaderIdAndEpoch(
-                            detail.leader.leader_id, detail.leader.leader_epoch
-                        )
+                        p.current_leader = R.LeaderIdAndEpoch(detail.leader.leader_id, detail.leader.leader_epoch)
                 answer.partition_responses.append(p)
             expected.responses.append(answer)
         frame = b"".join(encode_response(PRODUCE, version, correlation_id, expected))
@@ -251,9 +232,7 @@ fetch_details = st.one_of(
 )
 
 
-def fetch_response(
-    version: int, topics: Any, error: int, session: int, throttle: int, nodes: Any
-) -> m.FetchResponse:
+def fetch_response(version: int, topics: Any, error: int, session: int, throttle: int, nodes: Any) -> m.FetchResponse:
     R = m.FetchResponse
     response = R(throttle, error, session)
     if version >= 16:
@@ -266,9 +245,7 @@ def fetch_response(
             answer.topic = topic
         for index, code, hw, lso, start, size, aborted, preferred, detail in results:
             p = R.PartitionData(index, code, hw, lso, start)
-            p.aborted_transactions = (
-                None if aborted is None else [R.AbortedTransaction(*pair) for pair in aborted]
-            )
+            p.aborted_transactions = None if aborted is None else [R.AbortedTransaction(*pair) for pair in aborted]
             if version >= 11:
                 p.preferred_read_replica = preferred
             p.records = None if size < 0 else bytes([index & 255]) * size
@@ -289,21 +266,17 @@ def test_fetch_responses(version: int) -> None:
     sizes = st.sampled_from((-1, 0, 1, 5, 126, 127, 128, 20000))
     aborted = st.one_of(st.none(), st.lists(offset_pairs, max_size=2))
     result = st.tuples(int32s, int16s, int64s, int64s, int64s, sizes, aborted, int32s, fetch_details)
-    one = st.lists(
-        st.tuples(topics_of(version), st.lists(result, min_size=1, max_size=1)), min_size=1, max_size=1
-    )
+    one = st.lists(st.tuples(topics_of(version), st.lists(result, min_size=1, max_size=1)), min_size=1, max_size=1)
     many = st.lists(st.tuples(topics_of(version), st.lists(result, max_size=3)), max_size=3)
     sessions = int32s if version >= 7 else st.just(0)
-    nodes = st.one_of(st.just([]), endpoints)
+    nodes: st.SearchStrategy[Any] = st.one_of(st.just([]), endpoints)
 
     @SOME
     @given(int32s, st.one_of(one, many), int16s, sessions, int32s, nodes)
     def check(correlation_id: int, topics: Any, error: int, session: int, throttle: int, nodes: Any) -> None:
         expected = fetch_response(version, topics, error, session, throttle, nodes)
         frame = b"".join(encode_response(FETCH, version, correlation_id, expected))
-        pieces = hot.encode_fetch_response_head(
-            correlation_id, version, topics, error, session, throttle, nodes
-        )
+        pieces = hot.encode_fetch_response_head(correlation_id, version, topics, error, session, throttle, nodes)
         slices = [bytes([p[0] & 255]) * p[5] for _, partitions in topics for p in partitions if p[5] > 0]
         assert len(pieces) == len(slices) + 1
         sent = pieces[0] + b"".join(s + piece for s, piece in zip(slices, pieces[1:]))

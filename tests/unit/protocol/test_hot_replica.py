@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
@@ -18,11 +17,10 @@ from headrace.protocol.hot_replica import (
     encode_follower_fetch,
 )
 from headrace.protocol.primitives import ProtocolError
+from tests.unit.protocol.support import ids, int32s, int64s
 
 VERSIONS = range(VERSION_MIN, VERSION_MAX + 1)
 FETCH = API[ApiKey.FETCH]
-ids = st.binary(min_size=16, max_size=16)
-int32s, int64s = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 partitions = st.lists(st.tuples(int32s, int32s, int64s, int32s, int64s, int32s), max_size=200)
 
 
@@ -83,7 +81,9 @@ answers = st.builds(
     throttle_time_ms=int32s,
     error_code=st.integers(-(2**15), 2**15 - 1),
     session_id=int32s,
-    responses=st.lists(st.builds(A.FetchableTopicResponse, topic_id=ids, partitions=st.lists(rows, max_size=3)), max_size=3),
+    responses=st.lists(
+        st.builds(A.FetchableTopicResponse, topic_id=ids, partitions=st.lists(rows, max_size=3)), max_size=3
+    ),
     unknown_tags=tags,
 )
 

@@ -1,8 +1,7 @@
 """Variable-length integers, as Kafka's ByteUtils has them."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace.protocol.primitives import (
     ArrayStructs,

@@ -1,11 +1,11 @@
-"""Every message of every version survives encoding and decoding, from any buffer, and nothing shorter or longer does."""
+"""Every message of every version survives encoding and decoding, from any buffer, and nothing shorter or longer
+does."""
 
 import keyword
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from headrace.protocol import messages as m
 from headrace.protocol.codec import CODECS, Codec
@@ -163,9 +163,7 @@ class TestTags:
         assert self.codec.decode(encoded, 3) == request
 
     def test_unknown_ones_stand_between_known_ones(self) -> None:
-        response = m.ApiVersionsResponse(
-            zk_migration_ready=True, unknown_tags={9: b"x"}, finalized_features_epoch=1
-        )
+        response = m.ApiVersionsResponse(zk_migration_ready=True, unknown_tags={9: b"x"}, finalized_features_epoch=1)
         encoded = CODECS["ApiVersionsResponse"].encode(response, 3)
         assert encoded == b"\0\0\1\0\0\0\0\3\1\x08\0\0\0\0\0\0\0\1\3\1\1\x09\1x"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from headrace.broker.lifecycle import Member, controller_registration_request, registration_request
+from headrace.broker.cluster.lifecycle import Member, controller_registration_request, registration_request
 from headrace.config import BrokerConfig
 from headrace.metadata.brokers import leads_any
 from headrace.metadata.controller import Controller
@@ -81,9 +81,7 @@ class Node:
     async def start(self, previous_broker_epoch: int = -1) -> "Node":
         await self.quorum.start()
         incarnation_id = self.uuid()
-        controller = controller_registration_request(
-            1, incarnation_id, [Endpoint("CONTROLLER", "127.0.0.1", 19893, 0)]
-        )
+        controller = controller_registration_request(1, incarnation_id, [Endpoint("CONTROLLER", "127.0.0.1", 19893, 0)])
         await self.quorum.append(self.controller.register_controller(controller))
         broker = registration_request(
             Member(
@@ -97,17 +95,13 @@ class Node:
             )
         )
         self.broker_epoch = await self.quorum.write(
-            lambda image: self.controller.register_broker(
-                image, broker, self.quorum.next_offset, session_alive=False
-            )
+            lambda image: self.controller.register_broker(image, broker, self.quorum.next_offset, session_alive=False)
         )
         await self.quorum.write(lambda image: Outcome(self.controller.unfence_broker(image, 1), None))
         return self
 
     async def create(self, name: str, partitions: int = 1) -> Any:
-        topic = m.CreateTopicsRequest.CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=1
-        )
+        topic = m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
         request = m.CreateTopicsRequest(topics=[topic])
         response = await self.quorum.write(lambda image: self.controller.create_topics(image, request))
         return response.topics[0]

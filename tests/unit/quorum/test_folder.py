@@ -5,12 +5,12 @@ from random import Random
 import pytest
 
 from headrace.quorum import QuorumError
-from headrace.quorum.folder import format_folders, open_folders, read_bootstrap
+from headrace.quorum.folder import Layout, format_folders, open_folders, read_bootstrap
 from headrace.quorum.snapshots import SnapshotId, decode_batches, decode_snapshot
 from headrace.storage.checkpoints import MetaProperties, decode_uuid, encode_uuid, new_uuid
 from headrace.testing.simulator.disk import MemoryDisk
 from headrace.testing.simulator.faults import PowerCut
-from tests.unit.quorum.node import DATA, METADATA, Layout, golden, golden_disk, layout
+from tests.unit.quorum.node import DATA, METADATA, golden, golden_disk, layout
 
 FIRST = "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"
 
@@ -121,10 +121,7 @@ def test_a_log_dir_that_was_added_is_adopted() -> None:
     both = Layout(1, (DATA, "/more"), DATA, ())
     second = open_folders(disk, both, standalone=True, uuid=lambda: bytes(14) + b"\x09\x09", now_ms=0)
     assert second.directory_ids[DATA] == first.directory_ids[DATA]  # type: ignore[attr-defined]
-    assert (
-        MetaProperties.decode(disk.read_bytes("/more/meta.properties")).directory_id
-        == second.directory_ids["/more"]
-    )
+    assert MetaProperties.decode(disk.read_bytes("/more/meta.properties")).directory_id == second.directory_ids["/more"]
 
 
 def test_two_copies_of_one_log_dir_are_refused() -> None:

@@ -13,7 +13,9 @@ from headrace.quorum.snapshots import list_snapshots
 from headrace.testing.simulator.disk import MemoryDisk
 from tests.unit.quorum.node import METADATA, Node
 
-KEEPING = KraftOptions(segment_bytes=900, limits=SnapshotLimits(bytes_between=2500, retention_bytes=-1, retention_ms=-1))
+KEEPING = KraftOptions(
+    segment_bytes=900, limits=SnapshotLimits(bytes_between=2500, retention_bytes=-1, retention_ms=-1)
+)
 CLEANING = KEEPING._replace(limits=SnapshotLimits(bytes_between=2500, retention_bytes=1, retention_ms=-1))
 TOPICS = 40
 
@@ -46,13 +48,20 @@ def put(disk: MemoryDisk, name: str, data: bytes) -> None:
 
 
 def test_whatever_came_back_the_node_starts_with_all_it_knew(caplog: pytest.LogCaptureFixture) -> None:
-    """Found by seeds 194 and 20351 of the simulation: the one was refused as damaged, the other never let a follower in."""
+    """Found by seeds 194 and 20351 of the simulation: the one was refused as damaged, the other never let a follower
+    in."""
     caplog.set_level(logging.INFO, "headrace.quorum")
     before, after = lives()
     gone = [name for name in files(before) if name not in files(after)]
     segments = [name for name in gone if name.endswith(".log")]
     assert len(segments) >= 3 and len(gone) > len(segments), gone
-    some = {*combinations(gone[:5], 1), *combinations(gone[:5], 2), *combinations(gone[-4:], 2), tuple(gone), tuple(segments)}
+    some = {
+        *combinations(gone[:5], 1),
+        *combinations(gone[:5], 2),
+        *combinations(gone[-4:], 2),
+        tuple(gone),
+        tuple(segments),
+    }
     for names in sorted(some):
         disk = after.fork()
         for name in names:

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
@@ -21,17 +21,19 @@ from headrace.testing.simulator.disk import MemoryDisk
 from headrace.testing.simulator.faults import PowerCut
 from headrace.testing.simulator.pages import CrashMode
 from tests.unit.quorum.node import DATA, METADATA, Clock, Node, golden_disk, layout
+from tests.waiting import T, until
 
 LOG = f"{METADATA}/00000000000000000000.log"
 LIMITS = SnapshotLimits(bytes_between=2000, interval_ms=3_600_000)
 
 
-def run(main: Callable[[], Awaitable[Any]]) -> Any:
-    return asyncio.run(main())  # type: ignore[arg-type]
+def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    return asyncio.run(main())
 
 
 def state(disk: MemoryDisk) -> dict[str, Any]:
-    return json.loads(disk.read_bytes(f"{METADATA}/quorum-state"))
+    state: dict[str, Any] = json.loads(disk.read_bytes(f"{METADATA}/quorum-state"))
+    return state
 
 
 def partition_facts(image: Image, topic: str = "t1") -> tuple[int, int, tuple[int, ...]]:
@@ -140,8 +142,8 @@ def test_first_log_is_kafkas_first_log() -> None:
     async def main() -> None:
         disk = MemoryDisk()
         node = await Node(disk).start()
-        assert node.broker_epoch == 10, (
-            "leader change, version, voters, begin, three levels, the minimum ISR, end, controller come first"
+        assert node.broker_epoch == 11, (
+            "leader change, version, voters, begin, four levels, the minimum ISR, end, controller come first"
         )
         facts = node.quorum.facts()
         assert (facts.leader_id, facts.leader_epoch, facts.high_watermark) == (1, 1, node.quorum.next_offset)
@@ -170,16 +172,15 @@ def test_concurrent_writes_share_a_sync_and_commit_in_order() -> None:
         told: list[str] = []
         node.quorum.listen(lambda delta, image: told.extend(name for _, name in delta.topics_created))
         tasks = [asyncio.create_task(node.create("t0"))]
-        await asyncio.sleep(0.01)
+        await until(lambda: syncs, "the first sync")
         tasks += [asyncio.create_task(node.create(f"t{n}")) for n in range(1, 5)]
         duplicate = asyncio.create_task(node.create("t0"))
-        await asyncio.sleep(0.01)
+        await until(lambda: "t4" in node.quorum.tip.topic_ids, "all are decided")
         assert len(syncs) == 1 and told == []
-        assert "t4" in node.quorum.tip.topic_ids and not node.quorum.image.topics
+        assert not node.quorum.image.topics
         assert not duplicate.done(), "that t0 exists is not yet safe to say"
         syncs[0].set()
-        await asyncio.sleep(0.01)
-        assert len(syncs) == 2, "the other four share the second sync"
+        await until(lambda: len(syncs) == 2, "the other four share the second sync")
         syncs[1].set()
         results = await asyncio.gather(*tasks)
         assert [r.error_code for r in results] == [Err.NONE] * 5

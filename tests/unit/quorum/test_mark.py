@@ -64,7 +64,9 @@ def test_a_log_that_ends_below_the_mark_is_refused_and_left_as_it_is() -> None:
     disk = with_log([MINE, THEIRS])
     assert opened(disk, Mark(3, 5)).log.log.end_offset == 3
     before = disk.tree()
-    with pytest.raises(DamagedMetadata, match="ends at offset 3, and 4 had been committed here; restore this node's folders"):
+    with pytest.raises(
+        DamagedMetadata, match="ends at offset 3, and 4 had been committed here; restore this node's folders"
+    ):
         opened(disk, Mark(4, 5))
     log = next(path for path in before if path.endswith(".log"))
     disk.flip(log, len(before[log]) - 1)

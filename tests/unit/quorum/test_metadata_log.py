@@ -121,7 +121,8 @@ def test_a_log_that_begins_behind_a_snapshot_has_its_epoch() -> None:
 
 
 def test_a_snapshot_from_the_leader_takes_the_place_of_older_ones() -> None:
-    """Found by seed 20593 of the simulation: as a leader, this node sent it again and again to whoever had just that."""
+    """Found by seed 20593 of the simulation: as a leader, this node sent it again and again to whoever had just
+    that."""
     disk = MemoryDisk()
     make_durable_dirs(disk, FOLDER)
     older = SnapshotId(2, 1)
@@ -137,16 +138,15 @@ def test_a_snapshot_from_the_leader_takes_the_place_of_older_ones() -> None:
 
 def test_the_first_record_of_an_epoch_names_the_leader() -> None:
     log = new_log()
-    data = encode_control_records(
-        (LeaderChange(1, (1,), (1,)), 1, voters(1)), base_offset=0, leader_epoch=7, now_ms=1
-    )
+    data = encode_control_records((LeaderChange(1, (1,), (1,)), 1, voters(1)), base_offset=0, leader_epoch=7, now_ms=1)
     log.append_fetched(data, 7, 1)
     assert (log.end_offset, log.last_epoch, log.kraft_versions.last_offset, log.voters.last_offset) == (3, 7, 1, 2)
 
 
 @pytest.mark.parametrize("fetched", [True, False])
 def test_a_full_segment_is_on_disk_before_the_next_begins(fetched: bool) -> None:
-    """Found by seed 154 of the simulation: else a power cut tears a segment that others follow, which looks like damage."""
+    """Found by seed 154 of the simulation: else a power cut tears a segment that others follow, which looks like
+    damage."""
     disk = MemoryDisk()
     make_durable_dirs(disk, FOLDER)
     log = Log.open(disk, FOLDER, LogConfig(retention_ms=-1, segment_bytes=300), now_ms=1)

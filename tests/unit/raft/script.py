@@ -1,14 +1,15 @@
-"""One node of a quorum, driven by a script of events: each command is answered by what the node wants done, and its state.
+"""One node of a quorum, driven by a script of events: each command is answered by what the node wants done, and its
+state.
 
-    start voters=1,2,3 [id=1] [epoch=4] [leader=2] [voted=2] [log=1:3,2:5]     the log as epoch:end offset
-    at 150                         the clock, and whatever is due then
-    vote|prevote from=2 epoch=3 [last=5@2] [as=1|other]                        as: the disk that the candidate knows
-    begin|end leader=2 epoch=3 [successors=3,1]
-    fetch from=2 epoch=3 offset=0 [last=0] [wait=500] [hw=0] | snapshot from=2 epoch=3 id=5@1 [position=0]
-    add|remove|update 4 [caught-up] | probed 4 [none]
-    granted|rejected 2 [error=X] [leader=3] [epoch=4] | records [3:2] [hw=2] [error=X] [leader=] [epoch=]
-    diverging 3@2 | behind 9@4 | chunk 0..5 of=9 | failed 2 [refused] | gone 2 | resign
-    saved | synced | write 2 | rejected-records
+start voters=1,2,3 [id=1] [epoch=4] [leader=2] [voted=2] [log=1:3,2:5]     the log as epoch:end offset
+at 150                         the clock, and whatever is due then
+vote|prevote from=2 epoch=3 [last=5@2] [as=1|other]                        as: the disk that the candidate knows
+begin|end leader=2 epoch=3 [successors=3,1]
+fetch from=2 epoch=3 offset=0 [last=0] [wait=500] [hw=0] | snapshot from=2 epoch=3 id=5@1 [position=0]
+add|remove|update 4 [caught-up] | probed 4 [none]
+granted|rejected 2 [error=X] [leader=3] [epoch=4] | records [3:2] [hw=2] [error=X] [leader=] [epoch=]
+diverging 3@2 | behind 9@4 | chunk 0..5 of=9 | failed 2 [refused] | gone 2 | resign
+saved | synced | write 2 | rejected-records
 """
 
 from typing import Any
@@ -18,7 +19,7 @@ from headrace.raft import messages as r
 from headrace.raft.leader import Leader
 from headrace.raft.node import RaftNode
 from headrace.raft.states import Follower, Nominee, Resigned
-from headrace.raft.types import NOBODY, Election, OffsetEpoch, RaftOptions, ReplicaKey
+from headrace.raft.types import NOBODY, Election, OffsetEpoch, RaftMember, RaftOptions, ReplicaKey
 from headrace.raft.voters import Voter, VoterSet
 from tests.simulation.raft_model import Entry, Model, ModelLog
 
@@ -68,10 +69,12 @@ class Script:
         endpoints = Model.voter(own).endpoints
         servers = tuple((f"c{n}", int(n)) for n in options.get("servers", "").split(",") if n)
         raft = RaftOptions(
-            key(own), endpoints, bootstrap_servers=servers, is_controller="broker" not in plain, auto_join="join" in plain
+            bootstrap_servers=servers,
+            is_controller="broker" not in plain,
+            auto_join="join" in plain,
         )
         # No dice: what may be random is the least it can be.
-        self.node = RaftNode(raft, self.log, election, self.now_ms, lambda bound: 0)
+        self.node = RaftNode(RaftMember(key(own), endpoints), raft, self.log, election, self.now_ms, lambda bound: 0)
         return self.node.tick(self.now_ms)
 
     def do_at(self, plain: list[str], options: dict[str, str]) -> Any:
@@ -96,9 +99,7 @@ class Script:
 
     def do_begin(self, plain: list[str], options: dict[str, str]) -> Any:
         leader = int(options["leader"])
-        return self.received(
-            r.BeginEpoch(int(options["epoch"]), leader, Model.voter(leader).endpoints, self.node.key)
-        )
+        return self.received(r.BeginEpoch(int(options["epoch"]), leader, Model.voter(leader).endpoints, self.node.key))
 
     def do_end(self, plain: list[str], options: dict[str, str]) -> Any:
         successors = tuple(key(int(n)) for n in options.get("successors", "").split(",") if n)
@@ -208,7 +209,7 @@ class Script:
 
     # --- what comes out -----------------------------------------------------------------------------------------------
 
-    def executed(self, effects: list[r.Effect]) -> list[str]:
+    def executed(self, effects: list[r.Effect]) -> list[str]:  # noqa: C901 - one case for each kind
         lines = []
         for effect in effects:
             match effect:
@@ -239,7 +240,9 @@ class Script:
                     lines.append(f"truncate to {end_offset}")
                     self.log.truncate(end_offset)
                 case r.StoreChunk(snapshot, position, chunk, last):
-                    lines.append(f"store {position}..{position + len(chunk)} of {shown(snapshot)}{', the last' if last else ''}")
+                    lines.append(
+                        f"store {position}..{position + len(chunk)} of {shown(snapshot)}{', the last' if last else ''}"
+                    )
                     if last:
                         self.log.install(snapshot, list(chunk))
                 case r.Probe(voter):
@@ -266,7 +269,7 @@ class Script:
         return f"= {what}, epoch {node.epoch}, end {self.log.end_offset}, hw {node.high_watermark}{due}"
 
 
-def shown(what: Any) -> str:
+def shown(what: Any) -> str:  # noqa: C901 - one case for each kind
     match what:
         case OffsetEpoch(offset, epoch):
             return f"{offset}@{epoch}"
@@ -295,8 +298,7 @@ def shown(what: Any) -> str:
             parts = [
                 f"{name} {shown(value) if not isinstance(value, int) or isinstance(value, Err) else value}"
                 for name, value in what._asdict().items()  # type: ignore[attr-defined]
-                if (value not in (None, (), -1, "")
-                and name not in ("endpoints", "voter", "kraft_versions"))
+                if (value not in (None, (), -1, "") and name not in ("endpoints", "voter", "kraft_versions"))
                 or (name == "voter" and isinstance(value, Voter))
             ]
             return f"{type(what).__name__}({', '.join(parts)})"

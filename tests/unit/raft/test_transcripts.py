@@ -1,4 +1,5 @@
-"""The rules of the quorum as transcripts: what happens to one node, and what it then does. HEADRACE_REWRITE=1 rewrites them."""
+"""The rules of the quorum as transcripts: what happens to one node, and what it then does. HEADRACE_REWRITE=1 rewrites
+them."""
 
 import os
 from pathlib import Path

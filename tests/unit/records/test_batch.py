@@ -1,12 +1,12 @@
 """Headers, validation of a client's batch, and stamping; the other Kafka clients' builders are the oracles."""
 
 import struct
+from typing import Any
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
 from crc32c import crc32c
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace.errors import Err, KafkaError
 from headrace.records.batch import (
@@ -34,7 +34,7 @@ def check(batch: bytes) -> BatchHeader:
         return BatchHeader._make(validate(buf, view, 5, 5 + len(batch)))
 
 
-def with_fields(batch: bytes, *, good_crc: bool = True, **fields: int) -> bytes:
+def with_fields(batch: bytes, *, good_crc: bool = True, **fields: Any) -> bytes:
     """The batch with header fields overwritten and, unless told otherwise, a CRC that fits."""
     header = BatchHeader._make(HEADER.unpack_from(batch))._replace(**fields)
     changed = bytearray(HEADER.pack(*header) + batch[HEADER_BYTES:])
@@ -91,7 +91,7 @@ def test_a_batch_of_another_client_passes() -> None:
         ({"producer_id": 9, "producer_epoch": 0, "base_sequence": -1}, Err.INVALID_RECORD),
     ],
 )
-def test_refused_headers(fields: dict[str, int], error: Err) -> None:
+def test_refused_headers(fields: dict[str, Any], error: Err) -> None:
     assert refusal(with_fields(build_batch(RECORDS), **fields)) == error
 
 
@@ -127,7 +127,12 @@ def test_a_piece_behind_the_batch_is_left_to_the_caller() -> None:
 
 
 def test_what_kafka_does_not_mind() -> None:
-    for fields in ({"attributes": 0x40}, {"attributes": 0x80}, {"producer_id": 9, "producer_epoch": -1, "base_sequence": 0}):
+    harmless: tuple[dict[str, Any], ...] = (
+        {"attributes": 0x40},
+        {"attributes": 0x80},
+        {"producer_id": 9, "producer_epoch": -1, "base_sequence": 0},
+    )
+    for fields in harmless:
         assert read_header(with_fields(build_batch(RECORDS), **fields))._replace(crc=0) == BatchHeader._make(
             check(with_fields(build_batch(RECORDS), **fields))
         )._replace(crc=0)

@@ -6,8 +6,7 @@ import tracemalloc
 import cramjam
 import pytest
 from aiokafka import codec as aio
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace.errors import Err, KafkaError
 from headrace.records.compression import Codec, compress, decompress
@@ -25,9 +24,7 @@ THEIR_DECODERS = {
     Codec.LZ4: aio.lz4_decode,
     Codec.ZSTD: aio.zstd_decode,
 }
-compressible = st.builds(
-    lambda piece, times: piece * times, st.binary(min_size=1, max_size=200), st.integers(1, 2_000)
-)
+compressible = st.builds(lambda piece, times: piece * times, st.binary(min_size=1, max_size=200), st.integers(1, 2_000))
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -83,9 +80,7 @@ def test_damage_is_refused_or_read_but_never_anything_else(codec: Codec, data: s
 
 def test_snappy_is_read_raw_and_concatenated() -> None:
     assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(b"raw" * 100))) == b"raw" * 100
-    assert (
-        decompress(Codec.SNAPPY, compress(Codec.SNAPPY, b"one") + compress(Codec.SNAPPY, b"two")) == b"onetwo"
-    )
+    assert decompress(Codec.SNAPPY, compress(Codec.SNAPPY, b"one") + compress(Codec.SNAPPY, b"two")) == b"onetwo"
 
 
 def test_snappy_is_written_in_java_s_blocks() -> None:

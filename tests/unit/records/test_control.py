@@ -19,9 +19,7 @@ from headrace.records.control import (
 @pytest.mark.parametrize("committed", [True, False])
 def test_markers(committed: bool) -> None:
     marker = Marker(committed, coordinator_epoch=17)
-    batch = encode_marker(
-        marker, producer_id=9, producer_epoch=3, timestamp=1_000, base_offset=40, leader_epoch=2
-    )
+    batch = encode_marker(marker, producer_id=9, producer_epoch=3, timestamp=1_000, base_offset=40, leader_epoch=2)
     header = check_stored(memoryview(batch), 0, len(batch))
     assert header.is_control
     assert header.is_transactional
@@ -165,7 +163,5 @@ def test_bytes_are_those_of_apache_kafka() -> None:
         )
         for committed in (True, False)
     ]
-    ours += [
-        encode_control([message], timestamp=5, base_offset=100, leader_epoch=4) for message in messages()
-    ]
+    ours += [encode_control([message], timestamp=5, base_offset=100, leader_epoch=4) for message in messages()]
     assert ours == theirs

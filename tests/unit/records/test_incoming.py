@@ -1,8 +1,7 @@
 """Batches from a leader: only what comes next, whole and of its epoch, is taken."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.errors import Err, KafkaError
 from headrace.records.batch import check_incoming

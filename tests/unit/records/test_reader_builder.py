@@ -4,12 +4,9 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
-from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from kafka.record.default_records import DefaultRecordBatch as KpBatch
-from kafka.record.default_records import DefaultRecordBatchBuilder as KpBuilder
+from aiokafka.record.default_records import DefaultRecordBatch as AioBatch, DefaultRecordBatchBuilder as AioBuilder
+from hypothesis import given, settings, strategies as st
+from kafka.record.default_records import DefaultRecordBatch as KpBatch, DefaultRecordBatchBuilder as KpBuilder
 
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
@@ -153,9 +150,7 @@ def test_empty_batches_have_no_records_whatever_their_codec() -> None:
 @given(st.data(), codecs)
 def test_damage_inside_is_refused_by_name(data: st.DataObject, codec: int) -> None:
     batch = bytearray(
-        build_batch(
-            [Record(0, 5, b"key", b"value", (("h", b"x"),)), Record(0, 6, None, b"v")] * 3, compression=codec
-        )
+        build_batch([Record(0, 5, b"key", b"value", (("h", b"x"),)), Record(0, 6, None, b"v")] * 3, compression=codec)
     )
     for _ in range(data.draw(st.integers(1, 4))):
         batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
@@ -187,12 +182,8 @@ def test_walks_agree(data: st.DataObject) -> None:
     spans = outcome(lambda: list(iter_spans(bytes(body), header.count)))
     summary = outcome(lambda: validate_records(bytes(61) + bytes(body), 0, header, now_ms=0))
     if raw is not None:
-        assert isinstance(raw, list) and isinstance(spans, list), (
-            "spans look at less, so they accept at least as much"
-        )
-        assert [(s[4], s[3], s[5], s[6]) for s in spans] == [
-            (r[0], r[1], r[2], r[3] is not None) for r in raw
-        ]
+        assert isinstance(raw, list) and isinstance(spans, list), "spans look at less, so they accept at least as much"
+        assert [(s[4], s[3], s[5], s[6]) for s in spans] == [(r[0], r[1], r[2], r[3] is not None) for r in raw]
         in_order = [r[0] for r in raw] == list(range(len(raw)))
         in_range = all(-(1 << 63) <= header.base_timestamp + r[1] < 1 << 63 for r in raw)
         assert (summary is not None) == (in_order and in_range)
@@ -218,10 +209,7 @@ class TestValidateRecords:
         return validate_records(batch, 0, read_header(batch), now_ms=self.NOW, **options).max_timestamp  # type: ignore[arg-type]
 
     def test_the_true_maximum_timestamp(self) -> None:
-        assert (
-            self.run(build_batch([Record(0, 5, None, b""), Record(0, 9, None, b""), Record(0, 2, None, b"")]))
-            == 9
-        )
+        assert self.run(build_batch([Record(0, 5, None, b""), Record(0, 9, None, b""), Record(0, 2, None, b"")])) == 9
 
     def test_missing_keys_are_listed(self) -> None:
         batch = build_batch([Record(0, 5, None, b""), Record(0, 9, b"", b""), Record(0, 2, None, b"")])
@@ -244,9 +232,7 @@ class TestValidateRecords:
             assert raised.value.error == Err.INVALID_TIMESTAMP
             assert [index for index, _ in raised.value.record_errors] == [1]
         # LogAppendTime replaces the timestamps, so their bounds do not matter.
-        validate_records(
-            batch, 0, header, now_ms=1_000, before_max_ms=100, after_max_ms=50, log_append_time=True
-        )
+        validate_records(batch, 0, header, now_ms=1_000, before_max_ms=100, after_max_ms=50, log_append_time=True)
 
     def test_offset_deltas_count_from_zero(self) -> None:
         batch = build_batch([Record(1, 5, b"k", b""), Record(2, 9, b"k", b"")], keep_offsets=True)
@@ -300,9 +286,7 @@ class TestPrepare:
         assert list(iter_records(stored)) == self.RECORDS
 
     def test_rules_come_from_the_topic(self) -> None:
-        rules = Rules.of(
-            LogConfig(compact=True, message_timestamp_after_max_ms=7, compression=2, compression_level=3)
-        )
+        rules = Rules.of(LogConfig(compact=True, message_timestamp_after_max_ms=7, compression=2, compression_level=3))
         assert rules == Rules(compacted=True, after_max_ms=7, compression=2, compression_level=3)
         with pytest.raises(InvalidRecords):
             prepare(memoryview(bytearray(build_batch(self.RECORDS))), rules, now_ms=0)

@@ -93,9 +93,7 @@ RECORD_CASES = {
     "header-count": body_patched(PLAIN, 8, 0x0E),
     "header-count-negative": body_patched(PLAIN, 8, 0x01),
     "bytes-left": patched(PLAIN + b"\0", length=len(PLAIN) - 11),
-    "gzip-bytes-left": patched(
-        build_batch([*RECORDS, RECORDS[0]], compression=1), count=2, last_offset_delta=1
-    ),
+    "gzip-bytes-left": patched(build_batch([*RECORDS, RECORDS[0]], compression=1), count=2, last_offset_delta=1),
     "future": build_batch(FUTURE),
     "future-gzip": build_batch(FUTURE, compression=1),
 }
@@ -195,8 +193,6 @@ def test_records(ask: Callable[[str, bytes], Answer], name: str) -> None:
 
 @pytest.mark.parametrize("records", [KEYLESS, FUTURE, RECORDS], ids=["keyless", "future", "good"])
 @pytest.mark.parametrize("compression", range(5))
-def test_compacted_topics(
-    ask: Callable[[str, bytes], Answer], records: list[Record], compression: int
-) -> None:
+def test_compacted_topics(ask: Callable[[str, bytes], Answer], records: list[Record], compression: int) -> None:
     batch = build_batch(records, compression=compression)
     assert ours(batch, compacted=True, walk=True) == ask("compact", batch)

@@ -1,6 +1,7 @@
 """Fetch sessions, by the rules of KIP-227: epochs, what an incremental answer tells, and who is evicted for whom."""
 
 from itertools import count
+from typing import Any
 
 from headrace.errors import Err
 from headrace.replication.fetch_sessions import (
@@ -26,7 +27,9 @@ def targets(*indexes: int, topic: str | bytes = NAME, offset: int = 0) -> list[T
     return [Target(topic, index, offset, 1000) for index in indexes]
 
 
-def create(sessions: SessionCache, size: int = 1, *, privileged: bool = False, by_id: bool = False, now_ms: int = 0) -> Session:
+def create(
+    sessions: SessionCache, size: int = 1, *, privileged: bool = False, by_id: bool = False, now_ms: int = 0
+) -> Session:
     found = sessions.create(targets(*range(size), topic=ID if by_id else NAME), privileged, by_id, now_ms)
     assert found is not None
     return found
@@ -132,7 +135,8 @@ def test_every_field_of_a_target_follows_the_client() -> None:
     session = create(sessions)
     go_on(sessions, session, 1, [Target(NAME, 0, 11, 22, 33, 44, 55)])
     (target,) = session.targets.values()
-    assert (target.offset, target.max_bytes, target.leader_epoch, target.last_fetched_epoch, target.log_start_offset) == (
+    assert (target.offset, target.max_bytes, target.leader_epoch, target.last_fetched_epoch,
+        target.log_start_offset) == (
         11, 22, 33, 44, 55,
     )  # fmt: skip
 
@@ -284,10 +288,10 @@ def test_a_full_cache_is_not_searched_for_every_fetch() -> None:
         go_on(sessions, session, 1, now_ms=now_ms)
     now_ms += 2
     assert sessions.create(targets(0, 1), False, False, now_ms) is None
-    sessions._sessions = Counting(sessions._sessions)  # type: ignore[assignment]
+    sessions._sessions = counting = Counting(sessions._sessions)
     for _ in range(50):
         assert sessions.create(targets(0), False, False, now_ms) is None
-    assert sessions._sessions.walks <= 50  # type: ignore[attr-defined]
+    assert counting.walks <= 50
     # What would be worth a place is looked for at once, and in a second so is everything.
     assert sessions.create(targets(0, 1, 2, 3), False, False, now_ms) is not None
 
@@ -297,7 +301,7 @@ class Counting(dict[int, Session]):
 
     walks = 0
 
-    def values(self):  # type: ignore[no-untyped-def, override]
+    def values(self) -> Any:
         for value in super().values():
             self.walks += 1
             yield value

@@ -31,7 +31,9 @@ def logs(text: str) -> tuple[EpochCache, int]:
         ("2:10", "0:4 1:9", 0),
     ],
 )
-def test_question_after_question_a_follower_ends_where_the_two_logs_part(leader: str, follower: str, shared: int) -> None:
+def test_question_after_question_a_follower_ends_where_the_two_logs_part(
+    leader: str, follower: str, shared: int
+) -> None:
     """KIP-279: where the follower does not have the epoch it is told of, one question is not enough."""
     theirs, their_end = logs(leader)
     ours, our_end = logs(follower)

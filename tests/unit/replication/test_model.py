@@ -9,11 +9,10 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.broker.partition import Environment, Partition
+from headrace.broker.replicas.partition import Environment, Partition
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.metadata.image import Partition as Assignment
@@ -21,7 +20,7 @@ from headrace.records.builder import build_batch
 from headrace.records.layout import iter_headers
 from headrace.records.reader import Record
 from headrace.replication.follower import cut_offset
-from headrace.replication.partition import Follower, LeaderState, Proposal
+from headrace.replication.partition import Follower, LeaderState, Proposal, always_eligible
 from headrace.storage.files import make_durable_dirs
 from headrace.storage.log import Log
 from headrace.testing.simulator.disk import CrashMode, MemoryDisk
@@ -59,8 +58,11 @@ class Replica:
         log = Log.open(self.disk, FOLDER, CONFIG, now_ms=1000, topic_id=b"t" * 16)
         log.flush()  # as the broker does with what recovery found, before it counts
         anything: Any = None
+        syncer: Any = self  # what is dirty is synced when the model says so
         environment = Environment(
-            self.node_id, lambda: 1000, self, True, False, lambda partition: None, anything, anything,  # type: ignore[arg-type]
+            node_id=self.node_id, wall_ms=lambda: 1000, monotonic_ms=lambda: 1000, syncer=syncer, durable_acks=True,
+            validate_records=False, eligible=always_eligible, lag_ms_max=10_000, fetchable=lambda partition: None,
+            dir_failed=anything, no_space=anything, run_in_thread=anything,
         )  # fmt: skip
         self.partition = Partition("t", b"t" * 16, 0, log, environment)
         self.partition.restore(self.saved_high_watermark)
@@ -120,7 +122,11 @@ class ThreeReplicas(RuleBasedStateMachine):
         if source.leader is None or source.leader_epoch != partition.leader_epoch:
             return  # fenced, or not yet
         try:
-            shared = source.parting(log.epochs.latest_epoch, log.end_offset) if log.epochs.latest_epoch >= 0 else None
+            shared = (
+                source.diverging_epoch(log.epochs.latest_epoch, log.end_offset)
+                if log.epochs.latest_epoch >= 0
+                else None
+            )
             if shared is not None:
                 own_epoch, own_end = log.epochs.end_offset_for(shared[0], log.end_offset)
                 log.truncate_to(cut_offset(*shared, own_epoch, own_end, log.end_offset))
@@ -291,7 +297,8 @@ TestThreeReplicas.settings = settings(max_examples=40, stateful_step_count=50, d
 
 
 WEIGHTS = {
-    "produce": 16, "replicate": 20, "fetch": 6, "deliver": 6, "sync": 8, "join": 10, "leave": 5, "alter": 14, "elect": 1.5,
+    "produce": 16, "replicate": 20, "fetch": 6, "deliver": 6, "sync": 8, "join": 10, "leave": 5, "alter": 14,
+    "elect": 1.5,
     "learn": 20, "crash": 0.8, "save": 1, "crash_all": 0.2,
 }  # fmt: skip
 
@@ -330,7 +337,9 @@ def test_the_walks_get_somewhere() -> None:
     worlds = [walk(seed, 250) for seed in range(100, 110)]
     assert sum(world.committed_end for world in worlds) > 200
     assert sum(world.assigned.leader_epoch for world in worlds) > 30
-    assert max(len({batch[12:16] for batch in world.committed.values()}) for world in worlds) > 3, "leaders that committed"
+    assert max(len({batch[12:16] for batch in world.committed.values()}) for world in worlds) > 3, (
+        "leaders that committed"
+    )
 
 
 PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {}
@@ -390,7 +399,9 @@ def followers_join_before_they_have_what_is_committed(patch: pytest.MonkeyPatch)
 
 @planted
 def what_followers_said_in_an_earlier_epoch_still_counts(patch: pytest.MonkeyPatch) -> None:
-    def renew(self: LeaderState, epoch: int, start: int, isr: Any, replicas: Any, partition_epoch: int, now: int) -> bool:
+    def renew(
+        self: LeaderState, epoch: int, start: int, isr: Any, replicas: Any, partition_epoch: int, now: int
+    ) -> bool:
         self.leader_epoch, self.epoch_start_offset, self.partition_epoch = epoch, start, -1
         return self.assign(isr, replicas, partition_epoch)
 
@@ -422,7 +433,7 @@ def followers_cut_to_their_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def followers_cut_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Partition, "parting", lambda self, last_epoch, offset: None)
+    patch.setattr(Partition, "diverging_epoch", lambda self, last_epoch, offset: None)
 
 
 @pytest.mark.parametrize("name", PLANTED)

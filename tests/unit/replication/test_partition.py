@@ -1,4 +1,5 @@
-"""The leader's rules: what commits, who is in sync, when acks=all is refused, and that the high watermark never goes back."""
+"""The leader's rules: what commits, who is in sync, when acks=all is refused, and that the high watermark never goes
+back."""
 
 from random import Random
 
@@ -24,7 +25,9 @@ def leader(
     )  # fmt: skip
 
 
-def fetch(state: LeaderState, replica: int, offset: int, *, end: int = 100, now_ms: int = 0, broker_epoch: int = 1) -> bool:
+def fetch(
+    state: LeaderState, replica: int, offset: int, *, end: int = 100, now_ms: int = 0, broker_epoch: int = 1
+) -> bool:
     return state.fetched(state.followers[replica], offset, 0, broker_epoch, end, now_ms)
 
 

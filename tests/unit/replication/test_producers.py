@@ -1,8 +1,7 @@
 """Producer state by its rules; `test_producers_against_kafka` runs the same calls through Kafka's own class."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace.errors import Err, KafkaError
 from headrace.records.batch import BatchBuilder, Record, build_batch, read_header
@@ -156,9 +155,7 @@ class TestTransactions:
             (2, False, 2, False),
         ],
     )
-    def test_epochs_of_markers(
-        self, log: Partition, version: int, open_now: bool, epoch: int, ok: bool
-    ) -> None:
+    def test_epochs_of_markers(self, log: Partition, version: int, open_now: bool, epoch: int, ok: bool) -> None:
         log.send(P, 3, 0, transactional=open_now)
         if ok:
             log.states.check_marker(P, epoch, 0, version)
@@ -220,17 +217,13 @@ class TestVerification:
         states = ProducerStates()
         guard = states.begin_verification(P, 0, 5, 1_000, supports_epoch_bump=False)
         assert states.begin_verification(P, 0, 3, 1_000, supports_epoch_bump=False) is guard
-        assert (
-            refusal(states, P, 0, 5, 0, transactional=True, guard=guard) == Err.OUT_OF_ORDER_SEQUENCE_NUMBER
-        )
+        assert refusal(states, P, 0, 5, 0, transactional=True, guard=guard) == Err.OUT_OF_ORDER_SEQUENCE_NUMBER
         states.check(P, 0, 3, 0, transactional=True, guard=guard)
 
     def test_with_epoch_bumps_an_unknown_producer_begins_at_zero(self) -> None:
         states = ProducerStates()
         guard = states.begin_verification(P, 0, 5, 1_000, supports_epoch_bump=True)
-        assert (
-            refusal(states, P, 0, 5, 0, transactional=True, guard=guard) == Err.OUT_OF_ORDER_SEQUENCE_NUMBER
-        )
+        assert refusal(states, P, 0, 5, 0, transactional=True, guard=guard) == Err.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def test_a_stale_epoch_is_told_before_a_missing_transaction(self) -> None:
         states = ProducerStates()

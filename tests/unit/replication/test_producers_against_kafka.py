@@ -139,7 +139,8 @@ def script(seed: int, steps: int) -> list[str]:
             version = dice.choice([0, 0, 2])
             marker_epoch = epoch + (1 if version == 2 and dice.random() < 0.8 else 0)
             lines.append(
-                f"marker {pid} {marker_epoch} {dice.randrange(2)} {dice.choice([3, 3, 3, 2])} {offset} {now_ms} {version}"
+                f"marker {pid} {marker_epoch} {dice.randrange(2)} {dice.choice([3, 3, 3, 2])} {offset} {now_ms}"
+                f" {version}"
             )
             if marker_epoch > epochs[pid]:
                 epochs[pid], sequences[pid] = marker_epoch, 0
@@ -169,17 +170,12 @@ def ours(states: ProducerStates, line: str) -> str:
         elif kind == "marker":
             pid, epoch, committed, coordinator_epoch, offset, now_ms, version = fields
             states.check_marker(pid, epoch, coordinator_epoch, version)
-            aborted = states.end_transaction(
-                pid, epoch, Marker(bool(committed), coordinator_epoch), offset, now_ms
-            )
+            aborted = states.end_transaction(pid, epoch, Marker(bool(committed), coordinator_epoch), offset, now_ms)
             if aborted is not None:
                 return f"aborted:{aborted.first_offset}:{aborted.last_offset}:{aborted.last_stable_offset}"
         elif kind == "verify":
             pid, epoch, sequence, bump = fields
-            if (
-                states.begin_verification(pid, epoch, sequence, 1 << 60, supports_epoch_bump=bool(bump))
-                is None
-            ):
+            if states.begin_verification(pid, epoch, sequence, 1 << 60, supports_epoch_bump=bool(bump)) is None:
                 return "open"
         elif kind == "committed":
             states.committed(fields[0])
@@ -222,9 +218,7 @@ def test_every_answer_agrees(seed: int, tmp_path: Path) -> None:
             assert own == theirs, f"step {number}: {line}"
             kinds.add(own.split(":")[0])
         now = states.first_unstable_offset
-        assert (-1 if now is None else now, len(states)) == (int(unstable), int(count)), (
-            f"step {number}: {line}"
-        )
+        assert (-1 if now is None else now, len(states)) == (int(unstable), int(count)), f"step {number}: {line}"
     assert kinds >= {
         "ok",
         "duplicate",

@@ -3,33 +3,39 @@
 import base64
 import json
 import threading
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
 from urllib.parse import unquote
+
+Answer = tuple[int, dict[str, Any]]
+"""A status and a document."""
 
 
 class RegistryServer:
     """`with RegistryServer() as registry: registry.url`. `requests` counts what was asked."""
 
-    def __init__(self, password=None):
-        self.schemas = []
-        self.subjects = {}
-        self.requests = []
-        self.failures = []
+    def __init__(self, password: str | None = None) -> None:
+        self.schemas: list[dict[str, Any]] = []
+        self.subjects: dict[str, list[int]] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.failures: list[int] = []
         """Status codes to answer with, before anything else."""
         self.password = password
         server = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
+            def do_GET(self) -> None:
                 self._answer(server.get)
 
-            def do_POST(self):
+            def do_POST(self) -> None:
                 length = int(self.headers["Content-Length"])
                 body = json.loads(self.rfile.read(length))
                 self._answer(lambda path: server.post(path, body))
 
-            def _answer(self, handle):
+            def _answer(self, handle: Callable[[str], Answer]) -> None:
                 server.requests.append((self.command, self.path))
+                body: dict[str, Any]
                 status, body = 401, {"error_code": 40101, "message": "Unauthorized"}
                 if server.failures:
                     status, body = server.failures.pop(0), {"error_code": 50001, "message": "planted"}
@@ -41,24 +47,24 @@ class RegistryServer:
                 self.end_headers()
                 self.wfile.write(content)
 
-            def log_message(self, *_):
+            def log_message(self, *_: object) -> None:
                 pass
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_port}"
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._http.shutdown()
         self._http.server_close()
 
-    def is_welcome(self, authorization):
+    def is_welcome(self, authorization: str | None) -> bool:
         return self.password is None or authorization == "Basic " + base64.b64encode(self.password.encode()).decode()
 
-    def add(self, subject, schema, kind="AVRO", references=()):
+    def add(self, subject: str, schema: str, kind: str = "AVRO", references: Iterable[Any] = ()) -> int:
         """The id of a schema, new or known."""
         entry = {"schema": schema, "schemaType": kind, "references": list(references)}
         if entry not in self.schemas:
@@ -69,7 +75,7 @@ class RegistryServer:
             versions.append(schema_id)
         return schema_id
 
-    def get(self, path):
+    def get(self, path: str) -> Answer:
         parts = [unquote(part) for part in path.strip("/").split("/")]
         if parts[:2] == ["schemas", "ids"]:
             number = int(parts[2])
@@ -83,6 +89,6 @@ class RegistryServer:
         schema_id = versions[index - 1]
         return 200, {"subject": parts[1], "id": schema_id, "version": index, **self.schemas[schema_id - 1]}
 
-    def post(self, path, body):
+    def post(self, path: str, body: dict[str, Any]) -> Answer:
         subject = unquote(path.strip("/").split("/")[1])
         return 200, {"id": self.add(subject, body["schema"], body.get("schemaType", "AVRO"))}

@@ -7,45 +7,49 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 from zipimport import zipimporter
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs headrace[spark]")
 
-from headrace.spark.daemon import NEEDED, TASKS, forget_archives, use_compiled
-from headrace.spark.worker_python import worker_python
+from headrace.spark.launch.daemon import PRELOADED, TASKS, drop_pyspark_zip, forget_zip_importers
+from headrace.spark.launch.fork_client import SERVER
+from headrace.spark.launch.worker_python import worker_python
 
 
-def test_the_package_is_taken_instead_of_its_copy_in_a_zip_file(tmp_path) -> None:
+def test_the_package_is_taken_instead_of_its_copy_in_a_zip_file(tmp_path: Path) -> None:
     archive, py4j = str(tmp_path / "pyspark/python/lib/pyspark.zip"), str(tmp_path / "pyspark/python/lib/py4j-src.zip")
     path = [archive, py4j, "/elsewhere", str(tmp_path)]
-    use_compiled(path)
+    drop_pyspark_zip(path)
     assert path == [archive, py4j, "/elsewhere", str(tmp_path)], "there is no package to take"
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark/__init__.py").touch()
-    use_compiled(path)
+    drop_pyspark_zip(path)
     assert path == [py4j, "/elsewhere", str(tmp_path)]
     (tmp_path / "link").symlink_to(tmp_path)
     path = [archive, str(tmp_path / "link")]
-    use_compiled(path)
+    drop_pyspark_zip(path)
     assert path == [str(tmp_path / "link")], "Spark knows the package by another path"
     # The zip file of another Spark than the one that is installed: that one runs the driver, and this has to match it.
     path = ["/opt/spark/python/lib/pyspark.zip", str(tmp_path)]
-    use_compiled(path)
+    drop_pyspark_zip(path)
     assert path == ["/opt/spark/python/lib/pyspark.zip", str(tmp_path)]
 
 
 def test_workers_are_forked_with_their_own_module_and_without_threads() -> None:
     program = (
         "import sys, threading\n"
-        "from headrace.spark.daemon import preload\n"
+        "from headrace.spark.launch.daemon import preload\n"
         "preload('pyspark.worker')\n"
         "before = set(sys.modules)\n"
         "assert threading.active_count() == 1, threading.enumerate()\n"
         "import pyspark.worker\n"
         "from pyspark.sql.worker import plan_data_source_read, write_into_data_source\n"
-        "from headrace.spark import datasource, reader, sink, source\n"
+        "from headrace.spark import datasource\n"
+        "from headrace.spark.sink import writer\n"
+        "from headrace.spark.source import batch, range_reader\n"
         "import pandas\n"
         "print(sorted(set(sys.modules) - before))\n"
     )
@@ -57,7 +61,7 @@ def test_workers_are_forked_with_their_own_module_and_without_threads() -> None:
 def test_memory_of_one_batch_is_there_for_the_next() -> None:
     program = (
         "import resource\n"
-        "from headrace.spark.daemon import keep_freed_memory\n"
+        "from headrace.spark.launch.daemon import keep_freed_memory\n"
         "def batch():\n"
         "    columns = [b'x' * (10 << 20) for _ in range(5)]\n"
         "    del columns\n"
@@ -73,19 +77,24 @@ def test_memory_of_one_batch_is_there_for_the_next() -> None:
     assert int(done.stdout) < pages_of_a_column
 
 
-def test_importers_of_zip_files_are_forgotten(tmp_path) -> None:
+def test_importers_of_zip_files_are_forgotten(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "one.zip", "w") as archive:
         archive.writestr("inside/__init__.py", "")
     path = str(tmp_path / "one.zip")
     folder = object()
-    importers = {path: zipimporter(path), f"{path}/inside": zipimporter(f"{path}/inside"), "/folder": folder, "/none": None}
-    forget_archives(importers)
+    importers = {
+        path: zipimporter(path),
+        f"{path}/inside": zipimporter(f"{path}/inside"),
+        "/folder": folder,
+        "/none": None,
+    }
+    forget_zip_importers(importers)
     assert importers == {"/folder": folder, "/none": None}
 
 
 def test_messages_of_tasks_are_compiled_before_the_fork() -> None:
     program = (
-        "from headrace.spark.daemon import preload\n"
+        "from headrace.spark.launch.daemon import preload\n"
         "preload('pyspark.worker')\n"
         "import builtins\n"
         "def compile(*arguments):\n"
@@ -101,13 +110,15 @@ def test_messages_of_tasks_are_compiled_before_the_fork() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_spark_starts_this_python_with_the_installed_pyspark(tmp_path) -> None:
+def test_spark_starts_this_python_with_the_installed_pyspark(tmp_path: Path) -> None:
     python = worker_python(tmp_path / "it's a cache")
     import pyspark
 
     spark = Path(pyspark.__file__).parent
     archive, jar = f"{spark}/python/lib/pyspark.zip", f"{spark}/jars/spark-core.jar"
-    program = "import os, sys, pyspark; print(sys.executable, pyspark.__file__, os.environ['PYTHONPATH'], *sys.argv[1:])"
+    program = (
+        "import os, sys, pyspark; print(sys.executable, pyspark.__file__, os.environ['PYTHONPATH'], *sys.argv[1:])"
+    )
     for path, left in [
         (f"{archive}:{jar}:/a:/b", "/a:/b"),
         (f"/a b/*:{archive}:{jar}:{archive}", "/a b/*"),
@@ -125,10 +136,13 @@ def test_spark_starts_this_python_with_the_installed_pyspark(tmp_path) -> None:
     assert worker_python(tmp_path / "it's a cache") == python
 
 
-def test_planners_are_forked_with_what_they_import_by_the_same_daemon_as_tasks(tmp_path) -> None:
-    modules = tmp_path / "headrace/spark"
+def test_planners_are_forked_with_what_they_import_by_the_same_daemon_as_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SERVER, raising=False)  # of a session that another test has made in this process
+    modules = tmp_path / "headrace/spark/launch"
     modules.mkdir(parents=True)
-    for folder in (modules.parent, modules):
+    for folder in (modules.parent.parent, modules.parent, modules):
         (folder / "__init__.py").touch()
     (modules / "daemon.py").write_text("import sys; print(*sys.argv[1:])")
     python, environment = worker_python(tmp_path), os.environ | {"PYTHONPATH": str(tmp_path)}
@@ -140,11 +154,11 @@ def test_planners_are_forked_with_what_they_import_by_the_same_daemon_as_tasks(t
         assert done.stdout == said
 
 
-@pytest.mark.parametrize("planner", [name for name in NEEDED if name != TASKS])
-def test_what_a_planner_finds_loaded_starts_no_threads(planner) -> None:
+@pytest.mark.parametrize("planner", [name for name in PRELOADED if name != TASKS])
+def test_what_a_planner_finds_loaded_starts_no_threads(planner: Any) -> None:
     program = (
         "import sys, threading\n"
-        "from headrace.spark import daemon\n"
+        "from headrace.spark.launch import daemon\n"
         f"daemon.preload('{planner}')\n"
         "assert threading.active_count() == 1, threading.enumerate()\n"
         f"assert '{planner}' in sys.modules and 'pandas' not in sys.modules\n"
@@ -152,6 +166,6 @@ def test_what_a_planner_finds_loaded_starts_no_threads(planner) -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_without_a_place_for_a_launcher_spark_starts_this_python(tmp_path) -> None:
+def test_without_a_place_for_a_launcher_spark_starts_this_python(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert worker_python(tmp_path / "file") == sys.executable

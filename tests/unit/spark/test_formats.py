@@ -5,12 +5,13 @@ import io
 import json
 import pickle
 from decimal import Decimal
+from pathlib import Path
+from typing import Any
 
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 pytest.importorskip("pyspark", reason="needs headrace[spark]")
 
@@ -25,11 +26,11 @@ from tests.unit.spark.registry_server import RegistryServer
 NONE = dict.fromkeys(("valueSchema", "valueSchemaFile", "valueSchemaRegistry", "valueSchemaSubject", "valueMessage"))
 
 
-def options(kind, **given):
+def options(kind: str, **given: Any) -> dict[str, Any]:
     return {**NONE, "valueFormat": kind, **given}
 
 
-def decode(decoder, *values):
+def decode(decoder: Any, *values: bytes | None) -> tuple[list[Any], Any]:
     """Through a pickle, as tasks get it."""
     found, errors = pickle.loads(pickle.dumps(decoder)).decode(pa.array(values, pa.binary()))
     found.validate(full=True)
@@ -37,7 +38,7 @@ def decode(decoder, *values):
     return found.to_pylist(), errors
 
 
-def encode(encoder, rows, ddl):
+def encode(encoder: Any, rows: list[Any], ddl: str) -> tuple[list[Any], Any]:
     kind = to_arrow_type(parse_ddl(ddl), timezone="UTC")
     found, errors = pickle.loads(pickle.dumps(encoder)).encode(pa.array(rows, kind))
     return found.to_pylist(), errors
@@ -60,7 +61,7 @@ NULLS = dict.fromkeys(ROW)
 # -- JSON
 
 
-def test_json_both_ways():
+def test_json_both_ways() -> None:
     encoder = encoder_for(options("json"), parse_ddl(EVERYTHING))
     values, errors = encode(encoder, [ROW, NULLS, None], EVERYTHING)
     assert not errors and values[1] == b"{}" and values[2] is None
@@ -70,7 +71,7 @@ def test_json_both_ways():
     assert decode(decoder, *values) == ([ROW, NULLS, None], {})
 
 
-def test_json_that_is_wrong_is_named_with_its_place_and_the_rest_goes_on():
+def test_json_that_is_wrong_is_named_with_its_place_and_the_rest_goes_on() -> None:
     decoder = decoder_for(options("json", valueSchema="id INT, a STRUCT<b: ARRAY<INT>>, price DECIMAL(4,2)"))
     rows, errors = decode(
         decoder,
@@ -91,14 +92,14 @@ def test_json_that_is_wrong_is_named_with_its_place_and_the_rest_goes_on():
     assert "$.a.b[1]" in errors[3] and "$.id" in errors[4]
 
 
-def test_json_nested_without_end_is_a_bad_row_and_not_the_end_of_the_job():
+def test_json_nested_without_end_is_a_bad_row_and_not_the_end_of_the_job() -> None:
     decoder = decoder_for(options("json", valueSchema="id INT"))
     deep = b'{"id": 1, "unknown": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     rows, errors = decode(decoder, deep, b'{"id": 2}')
     assert rows == [None, {"id": 2}] and list(errors) == [0] and "recursion" in errors[0]
 
 
-def test_json_schemas_of_registries_and_their_references():
+def test_json_schemas_of_registries_and_their_references() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -115,9 +116,22 @@ def test_json_schemas_of_registries_and_their_references():
     assert decoder.spark_schema.simpleString() == expected
 
 
-@given(st.lists(st.fixed_dictionaries({}, optional={"id": st.none() | st.integers(-(1 << 63), (1 << 63) - 1), "name": st.none() | st.text(), "score": st.none() | st.floats(allow_nan=False, allow_infinity=False), "tags": st.none() | st.lists(st.none() | st.text(max_size=3), max_size=3)}), max_size=8))
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "id": st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
+                "name": st.none() | st.text(),
+                "score": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+                "tags": st.none() | st.lists(st.none() | st.text(max_size=3), max_size=3),
+            },
+        ),
+        max_size=8,
+    )
+)
 @settings(max_examples=100, deadline=None)
-def test_json_documents_are_read_as_they_are(documents):
+def test_json_documents_are_read_as_they_are(documents: Any) -> None:
     decoder = decoder_for(options("json", valueSchema="id BIGINT, name STRING, score DOUBLE, tags ARRAY<STRING>"))
     rows, errors = decode(decoder, *(json.dumps(document).encode() for document in documents))
     blank = {"id": None, "name": None, "score": None, "tags": None}
@@ -130,7 +144,7 @@ def test_json_documents_are_read_as_they_are(documents):
 
 # -- Avro
 
-AVRO = {
+AVRO: dict[str, Any] = {
     "type": "record",
     "name": "Order",
     "namespace": "shop",
@@ -142,7 +156,13 @@ AVRO = {
         {"name": "clock", "type": {"type": "int", "logicalType": "time-millis"}},
         {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
         {"name": "wide", "type": ["null", "int", "long"]},
-        {"name": "lines", "type": {"type": "array", "items": {"type": "record", "name": "Line", "fields": [{"name": "n", "type": "int"}]}}},
+        {
+            "name": "lines",
+            "type": {
+                "type": "array",
+                "items": {"type": "record", "name": "Line", "fields": [{"name": "n", "type": "int"}]},
+            },
+        },
         {"name": "best", "type": ["null", "Line"]},
         {"name": "more", "type": {"type": "map", "values": "double"}},
     ],
@@ -154,31 +174,40 @@ ORDER = {
 ORDER_ROW = {**ORDER, "more": [("k", 0.5)]}
 
 
-def avro_bytes(schema, row, prefix=b""):
+def avro_bytes(schema: Any, row: Any, prefix: bytes = b"") -> Any:
     stream = io.BytesIO()
     stream.write(prefix)
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), row)
     return stream.getvalue()
 
 
-def test_avro_both_ways(tmp_path):
+def test_avro_both_ways(tmp_path: Path) -> None:
     (tmp_path / "order.avsc").write_text(json.dumps(AVRO))
     decoder = decoder_for(options("avro", valueSchemaFile=str(tmp_path / "order.avsc")))
     kind = decoder.spark_schema
     assert kind["wide"].dataType.simpleString() == "bigint" and kind["clock"].dataType.simpleString() == "int"
-    plain = {**AVRO, "fields": [f if f["name"] != "clock" else {"name": "clock", "type": "int"} for f in AVRO["fields"]]}
+    plain = {
+        **AVRO,
+        "fields": [f if f["name"] != "clock" else {"name": "clock", "type": "int"} for f in AVRO["fields"]],
+    }
     value = avro_bytes(plain, ORDER)
     rows, errors = decode(decoder, value, None, value[:-1], value + b"x", b"")
     assert rows == [ORDER_ROW, None, None, None, None] and sorted(errors) == [2, 3, 4]
     assert "1 bytes are left over" in errors[3]
     encoder = encoder_for(options("avro", valueSchema=json.dumps(AVRO)), kind)
-    found, errors = encoder.encode(pa.array([ORDER_ROW, None, {**ORDER_ROW, "kind": "C"}], to_arrow_type(kind, timezone="UTC")))
+    found, errors = encoder.encode(
+        pa.array([ORDER_ROW, None, {**ORDER_ROW, "kind": "C"}], to_arrow_type(kind, timezone="UTC"))
+    )
     assert found.to_pylist()[:2] == [value, None] and list(errors) == [2]
 
 
-def test_avro_values_of_older_and_newer_schemas_are_read_as_the_query_wants():
+def test_avro_values_of_older_and_newer_schemas_are_read_as_the_query_wants() -> None:
     old = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}, {"name": "gone", "type": "string"}]}
-    new = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, {"name": "added", "type": "string", "default": "?"}]}
+    new = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "id", "type": "long"}, {"name": "added", "type": "string", "default": "?"}],
+    }
     with RegistryServer() as registry:
         first, second = registry.add("t-value", json.dumps(old)), registry.add("t-value", json.dumps(new))
         decoder = decoder_for(options("avro", valueSchemaRegistry=registry.url, subscribe=("t",)))
@@ -194,7 +223,7 @@ def test_avro_values_of_older_and_newer_schemas_are_read_as_the_query_wants():
 
 
 @pytest.mark.parametrize("kind", ["timestamp-millis", "timestamp-micros", "local-timestamp-micros", "date"])
-def test_avro_times_beyond_the_calendar_are_bad_rows(kind):
+def test_avro_times_beyond_the_calendar_are_bad_rows(kind: str) -> None:
     base = "int" if kind == "date" else "long"
     field = {"name": "at", "type": {"type": base, "logicalType": kind}}
     decoder = decoder_for(options("avro", valueSchema=json.dumps({"type": "record", "name": "R", "fields": [field]})))
@@ -204,7 +233,9 @@ def test_avro_times_beyond_the_calendar_are_bad_rows(kind):
     assert rows[0] is not None and rows[1:] == [None, None] and sorted(errors) == [1, 2]
 
 
-def test_avro_of_a_schema_that_nobody_registered_is_bad_but_a_registry_that_is_away_stops_the_job(monkeypatch):
+def test_avro_of_a_schema_that_nobody_registered_is_bad_but_a_registry_that_is_away_stops_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]}
     with RegistryServer() as registry:
         known = registry.add("t-value", json.dumps(schema))
@@ -217,19 +248,21 @@ def test_avro_of_a_schema_that_nobody_registered_is_bad_but_a_registry_that_is_a
         decode(decoder, unknown)
 
 
-def test_avro_schemas_that_refer_to_others():
+def test_avro_schemas_that_refer_to_others() -> None:
     address = {"type": "record", "name": "Address", "namespace": "n", "fields": [{"name": "city", "type": "string"}]}
     person = {"type": "record", "name": "Person", "namespace": "n", "fields": [{"name": "home", "type": "n.Address"}]}
     with RegistryServer() as registry:
         registry.add("address", json.dumps(address))
-        number = registry.add("p", json.dumps(person), references=[{"name": "n.Address", "subject": "address", "version": 1}])
+        number = registry.add(
+            "p", json.dumps(person), references=[{"name": "n.Address", "subject": "address", "version": 1}]
+        )
         decoder = decoder_for(options("avro", valueSchemaRegistry=registry.url, valueSchemaSubject="p"))
         whole = {**person, "fields": [{"name": "home", "type": address}]}
         rows, errors = decode(decoder, avro_bytes(whole, {"home": {"city": "X"}}, b"\0" + number.to_bytes(4, "big")))
         assert rows == [{"home": {"city": "X"}}] and not errors
 
 
-def test_avro_is_registered_by_the_first_writer_and_read_back():
+def test_avro_is_registered_by_the_first_writer_and_read_back() -> None:
     with RegistryServer() as registry:
         settings = options("avro", valueSchemaRegistry=registry.url, topic="t", subscribe=("t",))
         ddl = "id BIGINT, at TIMESTAMP, price DECIMAL(10,2), tags ARRAY<STRING>, a STRUCT<b: INT>, m MAP<STRING, INT>"
@@ -263,8 +296,9 @@ message Order {
 }
 """
 PROTO_DDL = (
-    "id BIGINT, name STRING, kind STRING, at TIMESTAMP, lines ARRAY<STRUCT<sku: STRING, n: INT>>, more MAP<STRING, DOUBLE>, "
-    "left INT, right STRING, big BIGINT, raw BINARY, best STRUCT<sku: STRING, n: INT>, by_number MAP<INT, STRUCT<sku: STRING, n: INT>>"
+    "id BIGINT, name STRING, kind STRING, at TIMESTAMP, lines ARRAY<STRUCT<sku: STRING, n: INT>>, more MAP<STRING,"
+    " DOUBLE>, left INT, right STRING, big BIGINT, raw BINARY, best STRUCT<sku: STRING, n: INT>, by_number MAP<INT,"
+    " STRUCT<sku: STRING, n: INT>>"
 )
 PROTO_ROW = {
     "id": -7, "name": None, "kind": "GOOD", "at": ROW["at"], "lines": [{"sku": "s", "n": None}, {"sku": "", "n": 0}],
@@ -273,7 +307,7 @@ PROTO_ROW = {
 }  # fmt: skip
 
 
-def test_protobuf_both_ways():
+def test_protobuf_both_ways() -> None:
     encoder = encoder_for(options("protobuf", valueSchema=PROTO), parse_ddl(PROTO_DDL))
     values, errors = encode(encoder, [PROTO_ROW, None], PROTO_DDL)
     assert not errors and values[1] is None
@@ -284,14 +318,18 @@ def test_protobuf_both_ways():
     assert rows[3]["id"] == 0 and rows[3]["name"] is None and rows[3]["lines"] == [] and rows[3]["kind"] == "NONE"
 
 
-def test_protobuf_rows_that_do_not_fit_are_named_by_field():
-    encoder = encoder_for(options("protobuf", valueSchema=PROTO), parse_ddl("kind STRING, lines ARRAY<STRUCT<sku: STRING, n: INT>>"))
+def test_protobuf_rows_that_do_not_fit_are_named_by_field() -> None:
+    encoder = encoder_for(
+        options("protobuf", valueSchema=PROTO), parse_ddl("kind STRING, lines ARRAY<STRUCT<sku: STRING, n: INT>>")
+    )
     ddl = "kind STRING, lines ARRAY<STRUCT<sku: STRING, n: INT>>"
-    values, errors = encode(encoder, [{"kind": "BAD", "lines": None}, {"kind": "GOOD", "lines": [None]}, {"kind": "GOOD", "lines": []}], ddl)
+    values, errors = encode(
+        encoder, [{"kind": "BAD", "lines": None}, {"kind": "GOOD", "lines": [None]}, {"kind": "GOOD", "lines": []}], ddl
+    )
     assert values[2] is not None and "field 'kind': 'BAD' is not one of" in errors[0] and "null" in errors[1]
 
 
-def test_protobuf_through_a_registry_with_its_message_path():
+def test_protobuf_through_a_registry_with_its_message_path() -> None:
     text = 'syntax = "proto3"; message A { int32 x = 1; } message B { int32 y = 1; message C { string z = 1; } }'
     with RegistryServer() as registry:
         settings = options("protobuf", valueSchema=text, valueSchemaRegistry=registry.url, topic="t", subscribe=("t",))
@@ -318,11 +356,20 @@ def test_protobuf_through_a_registry_with_its_message_path():
         (options("json", valueSchema='{"type": "string"}'), "values must be objects"),
         (options("avro", valueSchema="{"), "is not an Avro schema in JSON"),
         (options("avro", valueSchema='{"type": "record"}'), "not a valid Avro schema"),
-        (options("avro", valueSchema='{"type":"record","name":"R","fields":[{"name":"x","type":["int","string"]}]}'), "value.x is a union of int, string"),
-        (options("avro", valueSchema='{"type":"record","name":"R","fields":[{"name":"x","type":["null","R"]}]}'), "within itself"),
+        (
+            options("avro", valueSchema='{"type":"record","name":"R","fields":[{"name":"x","type":["int","string"]}]}'),
+            "value.x is a union of int, string",
+        ),
+        (
+            options("avro", valueSchema='{"type":"record","name":"R","fields":[{"name":"x","type":["null","R"]}]}'),
+            "within itself",
+        ),
         (options("protobuf", valueSchema="message {"), "does not compile: line 1:"),
         (options("protobuf", valueSchema='syntax = "proto3"; message A {} message B {}'), "set option valueMessage"),
-        (options("protobuf", valueSchema='syntax = "proto3"; message A {}', valueMessage="C"), "defines A: set one of them"),
+        (
+            options("protobuf", valueSchema='syntax = "proto3"; message A {}', valueMessage="C"),
+            "defines A: set one of them",
+        ),
         (options("json", valueSchema="a INT", valueSchemaFile="x"), "leave one of them out"),
         (options("json", valueSchemaFile="/nonexistent"), "cannot be read (No such file or directory)"),
         (options("json", valueSchema="a INT", valueSchemaSubject="s"), "only with valueSchemaRegistry"),
@@ -330,7 +377,7 @@ def test_protobuf_through_a_registry_with_its_message_path():
         (options("avro", valueSchemaRegistry="127.0.0.1"), "not a registry's URL"),
     ],
 )
-def test_schemas_that_cannot_be_used_say_what_to_change(given, words):
+def test_schemas_that_cannot_be_used_say_what_to_change(given: Any, words: str) -> None:
     with pytest.raises((FormatError, OptionError, RegistryError)) as caught:
         decoder_for(given)
     assert words in str(caught.value)
@@ -348,7 +395,7 @@ def test_schemas_that_cannot_be_used_say_what_to_change(given, words):
         (options("json", valueSchema="id BIGINT"), "id STRING", "use CAST(id AS BIGINT)"),
     ],
 )
-def test_columns_that_do_not_fit_say_what_to_change(given, columns, words):
+def test_columns_that_do_not_fit_say_what_to_change(given: Any, columns: str, words: str) -> None:
     with pytest.raises(FormatError) as caught:
         encoder_for(given, parse_ddl(columns))
     assert words in str(caught.value)
@@ -357,7 +404,7 @@ def test_columns_that_do_not_fit_say_what_to_change(given, columns, words):
 # -- the registry
 
 
-def test_the_registry_is_asked_again_when_it_stumbles_and_named_when_it_falls(monkeypatch):
+def test_the_registry_is_asked_again_when_it_stumbles_and_named_when_it_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.spark.formats.registry.PAUSE_S", 0)
     with RegistryServer() as registry:
         registry.add("s", '"int"')
@@ -374,7 +421,7 @@ def test_the_registry_is_asked_again_when_it_stumbles_and_named_when_it_falls(mo
         Registry(registry.url).latest("s")
 
 
-def test_the_registry_takes_a_name_and_a_password():
+def test_the_registry_takes_a_name_and_a_password() -> None:
     with RegistryServer(password="me:p@ss") as registry:
         registry.add("s", '"int"')
         with pytest.raises(RegistryError, match="does not let us in"):
@@ -385,20 +432,24 @@ def test_the_registry_takes_a_name_and_a_password():
 # -- DDL
 
 
-def test_ddl_as_spark_reads_it():
-    text = "a INT NOT NULL COMMENT 'x, y', `b c`: array<map<string,struct<d:decimal(10, 2),e:timestamp_ntz>>>, f DECIMAL"
+def test_ddl_as_spark_reads_it() -> None:
+    text = (
+        "a INT NOT NULL COMMENT 'x, y', `b c`: array<map<string,struct<d:decimal(10, 2),e:timestamp_ntz>>>, f DECIMAL"
+    )
     expected = "struct<a:int,b c:array<map<string,struct<d:decimal(10,2),e:timestamp_ntz>>>,f:decimal(10,0)>"
     found = parse_ddl(text)
     assert found.simpleString() == expected and not found["a"].nullable and found["f"].nullable
 
 
-@pytest.mark.parametrize("text", ["", "a", "a int,", "a int b int", "a array<int", "a int, a string", "a decimal(39)", "a int)", "?"])
-def test_ddl_that_is_none(text):
+@pytest.mark.parametrize(
+    "text", ["", "a", "a int,", "a int b int", "a array<int", "a int, a string", "a decimal(39)", "a int)", "?"]
+)
+def test_ddl_that_is_none(text: str) -> None:
     with pytest.raises(DdlError):
         parse_ddl(text)
 
 
-def test_json_without_a_field_is_bad_only_where_the_schema_says_not_null():
+def test_json_without_a_field_is_bad_only_where_the_schema_says_not_null() -> None:
     decoder = decoder_for(options("json", valueSchema="id BIGINT NOT NULL, name STRING"))
     found, errors = decode(decoder, b'{"id": 1}', b'{"name": "x"}', b'{"id": null}', b"{}")
     assert found == [{"id": 1, "name": None}, None, None, None]
@@ -419,7 +470,7 @@ def test_json_without_a_field_is_bad_only_where_the_schema_says_not_null():
     ],
     ids=lambda given: given["valueFormat"],
 )  # fmt: skip
-def test_times_that_cannot_be_written_are_bad_rows_and_others_the_same_from_any_zone(given):
+def test_times_that_cannot_be_written_are_bad_rows_and_others_the_same_from_any_zone(given: Any) -> None:
     encoder = encoder_for(given, parse_ddl("at TIMESTAMP"))
     decoder = decoder_for({**given, "valueSchema": given["valueSchema"] or "at TIMESTAMP"})
     # Berlin's clocks show 2:30 twice in this night; the last two lie behind the year 9999, there or anywhere.

@@ -2,6 +2,7 @@
 
 import datetime
 import pickle
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,19 +14,21 @@ from headrace.client.columnar.rows import HEADERS_TYPE
 from headrace.records.compression import Codec
 from headrace.spark.formats.ddl import parse_ddl
 from headrace.spark.options import OptionError
-from headrace.spark.rows import SchemaError, chunks, timestamps_of, with_dedup_headers
-from headrace.spark.sink import _Plan
-from headrace.spark.sink_options import SinkOptions
+from headrace.spark.sink.options import SinkOptions
+from headrace.spark.sink.rows import SchemaError, chunks, timestamps_of, with_dedup_headers
+from headrace.spark.sink.writer import _WriteSetup
 
 SERVER = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 
 
-def plan(ddl: str, overwrite: bool = False, **options: str) -> _Plan:
-    return _Plan(parse_ddl(ddl), {**SERVER, **options}, overwrite)
+def setup(ddl: str, overwrite: bool = False, **options: str) -> _WriteSetup:
+    return _WriteSetup(parse_ddl(ddl), {**SERVER, **options}, overwrite)
 
 
-def test_columns_get_their_meaning_by_name_whatever_their_case():
-    layout = plan("Other INT, VALUE STRING, Key BINARY, topic STRING, partition INT, headers ARRAY<STRUCT<k: STRING, v: BINARY>>").layout
+def test_columns_get_their_meaning_by_name_whatever_their_case() -> None:
+    layout = setup(
+        "Other INT, VALUE STRING, Key BINARY, topic STRING, partition INT, headers ARRAY<STRUCT<k: STRING, v: BINARY>>"
+    ).layout
     assert (layout.value, layout.key, layout.topic, layout.partition, layout.headers) == (1, 2, 3, 4, 5)
 
 
@@ -46,9 +49,9 @@ def test_columns_get_their_meaning_by_name_whatever_their_case():
         ("value STRING", {"topic": "t", "valueFormat": "json"}, "valueFormat encodes a struct"),
     ],
 )
-def test_columns_that_cannot_be_written(ddl, options, words):
+def test_columns_that_cannot_be_written(ddl: str, options: Any, words: str) -> None:
     with pytest.raises(SchemaError) as caught:
-        plan(ddl, **options)
+        setup(ddl, **options)
     assert words in str(caught.value)
 
 
@@ -69,50 +72,56 @@ def test_columns_that_cannot_be_written(ddl, options, words):
         ({"deadLetterTopic": "d", "valueFormat": "json"}, "set badRows to deadLetter"),
         ({"badRows": "deadLetter", "deadLetterTopic": "d"}, "without valueFormat no row can be bad"),
         ({"valueSchema": "id INT"}, "valueFormat is not: set it"),
-        ({"kafka.sasl.mechanism": "PLAIN"}, "'kafka.security.protocol' is missing: without it kafka.sasl.mechanism has no effect"),
+        (
+            {"kafka.sasl.mechanism": "PLAIN"},
+            "'kafka.security.protocol' is missing: without it kafka.sasl.mechanism has no effect",
+        ),
         ({"kafka.transactional.id": "t"}, "at least once"),
         ({"kafka.value.serializer": "x"}, "values are bytes"),
         ({"dedupHeaders": "maybe"}, "true or false"),
         ({"kafka.bootstrap.servers": "::"}, "not an address"),
     ],
 )
-def test_options_that_cannot_be_used(options, words):
+def test_options_that_cannot_be_used(options: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError) as caught:
         SinkOptions.read({**SERVER, "topic": "t", **options})
     assert words in str(caught.value)
 
 
-def test_a_missing_server_and_an_overwrite_are_refused():
+def test_a_missing_server_and_an_overwrite_are_refused() -> None:
     with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers.*127\.0\.0\.1:9092"):
         SinkOptions.read({"topic": "t"})
     with pytest.raises(OptionError, match=r"use \.mode\('append'\)"):
-        plan("value STRING", overwrite=True, topic="t")
+        setup("value STRING", overwrite=True, topic="t")
 
 
-def test_options_of_kafkas_producer_mean_the_same():
+def test_options_of_kafkas_producer_mean_the_same() -> None:
     found = SinkOptions.read(
-        {**SERVER, "topic": "t", "kafka.compression.type": "zstd", "kafka.compression.zstd.level": "7", "kafka.batch.size": "5000",
+        {**SERVER, "topic": "t", "kafka.compression.type": "zstd", "kafka.compression.zstd.level": "7",
+         "kafka.batch.size": "5000",
          "kafka.linger.ms": "5", "kafka.retries": "3", "KAFKA.Request.Timeout.MS": "700"}
     )  # fmt: skip
     assert (found.codec, found.level, found.batch_bytes, found.request_timeout_ms) == (Codec.ZSTD, 7, 5000, 700)
-    pickle.loads(pickle.dumps(plan("value STRING", topic="t")))
+    pickle.loads(pickle.dumps(setup("value STRING", topic="t")))
 
 
-def test_small_arrow_batches_are_joined_and_none_is_lost():
+def test_small_arrow_batches_are_joined_and_none_is_lost() -> None:
     batches = [pa.record_batch({"value": pa.array([b"x" * 100] * rows)}) for rows in (3, 0, 50, 1, 200, 2)]
     found = list(chunks(iter(batches), size_bytes=5000))
     assert [batch.num_rows for batch in found] == [53, 201, 2]
 
 
-def test_times_are_taken_in_milliseconds_and_nulls_are_now():
+def test_times_are_taken_in_milliseconds_and_nulls_are_now() -> None:
     at = datetime.datetime(2024, 1, 1, 0, 0, 0, 1999, datetime.UTC)
-    column = pa.array([at, None, datetime.datetime(1969, 12, 31, 23, 59, 59, 999_500, datetime.UTC)], pa.timestamp("us", "UTC"))
+    column = pa.array(
+        [at, None, datetime.datetime(1969, 12, 31, 23, 59, 59, 999_500, datetime.UTC)], pa.timestamp("us", "UTC")
+    )
     assert timestamps_of(column, 77).tolist() == [1_704_067_200_001, 77, -1]
     assert timestamps_of(pa.array([5, None], pa.int64()), 77).tolist() == [5, 77]
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu"])
-def test_times_are_the_same_in_any_zone_also_in_the_hour_that_comes_twice(zone):
+def test_times_are_the_same_in_any_zone_also_in_the_hour_that_comes_twice(zone: str) -> None:
     first_ms = 1_729_900_800_000  # the day before Berlin's clocks go back; New York's do a week later
     times = [first_ms + minute * 60_000 for minute in range(0, 12 * 24 * 60, 10)]
     column = pa.array([one * 1000 + 999 for one in times], pa.int64()).cast(pa.timestamp("us", zone))
@@ -120,13 +129,20 @@ def test_times_are_the_same_in_any_zone_also_in_the_hour_that_comes_twice(zone):
 
 
 @pytest.mark.parametrize("lead", [0, 2])
-def test_marks_stand_behind_a_records_own_headers(lead):
+def test_marks_stand_behind_a_records_own_headers(lead: int) -> None:
     rows = [None, [{"key": "a", "value": None}], [], [{"key": "b", "value": b"1"}, {"key": "c", "value": b"2"}]]
     given = pa.array([*[[{"key": "skipped", "value": b"x"}]] * lead, *rows], HEADERS_TYPE)[lead:]
     found = with_dedup_headers(given, ("q", "3", "1"), 10, 4)
     found.validate(full=True)
     for row, headers in enumerate(found.to_pylist()):
         own = [(one["key"], one["value"]) for one in rows[row] or ()]
-        marks = list(zip(("headrace.query", "headrace.batch", "headrace.partition", "headrace.row"), (b"q", b"3", b"1", b"%d" % (10 + row))))
+        marks = list(
+            zip(
+                ("headrace.query", "headrace.batch", "headrace.partition", "headrace.row"),
+                (b"q", b"3", b"1", b"%d" % (10 + row)),
+            )
+        )
         assert [(one["key"], one["value"]) for one in headers] == own + marks
-    assert len(with_dedup_headers(None, ("q", "3", "1"), 0, 2)) == 2 and np.all(with_dedup_headers(None, ("q", "3", "1"), 0, 2).value_lengths() == pa.array([4, 4], pa.int32()))
+    assert len(with_dedup_headers(None, ("q", "3", "1"), 0, 2)) == 2 and np.all(
+        with_dedup_headers(None, ("q", "3", "1"), 0, 2).value_lengths() == pa.array([4, 4], pa.int32())
+    )

@@ -86,9 +86,7 @@ class Writer:
 
     def job(self, first_dirty: int | None = None, **changes: object) -> Compaction | None:
         stable = self.log.producers.first_undecided_offset
-        dirty = dirty_range(
-            self.log, first_dirty, self.log.end_offset if stable is None else stable, self.now_ms
-        )
+        dirty = dirty_range(self.log, first_dirty, self.log.end_offset if stable is None else stable, self.now_ms)
         job = plan(self.log, dirty, self.now_ms)
         return None if job is None else msgspec.structs.replace(job, **changes)
 
@@ -122,12 +120,7 @@ def batches(log: Log) -> list[tuple[BatchHeader, list[Record]]]:
 
 
 def values(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
-    return [
-        (r.offset, r.key, r.value)
-        for header, records in batches(log)
-        if not header.is_control
-        for r in records
-    ]
+    return [(r.offset, r.key, r.value) for header, records in batches(log) if not header.is_control for r in records]
 
 
 def reopen(writer: Writer, *, clean: bool) -> Log:

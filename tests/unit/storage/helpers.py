@@ -1,6 +1,7 @@
 """Batches and logs for storage tests, on the real disk or on the one that forgets."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from headrace.config import LogConfig
 from headrace.records.builder import build_batch
@@ -8,16 +9,21 @@ from headrace.records.layout import iter_headers
 from headrace.records.reader import Record, iter_records
 from headrace.storage.files import Disk
 from headrace.storage.log import Log
+from headrace.testing.simulator.disk import MemoryDisk
 
 FOLDER = "/data/topic-0"
 
 
-def batch(offset: int, count: int = 1, *, timestamp: int = 1000, size: int = 10, epoch: int = 0, **options: int) -> bytes:
+def batch(
+    offset: int, count: int = 1, *, timestamp: int = 1000, size: int = 10, epoch: int = 0, **options: Any
+) -> bytes:
     records = [Record(offset + at, timestamp + at, None, bytes([at % 256]) * size) for at in range(count)]
     return build_batch(records, base_offset=offset, leader_epoch=epoch, **options)
 
 
-def append(log: Log, count: int = 1, *, timestamp: int = 1000, size: int = 10, epoch: int = 0, now_ms: int = 1000) -> bytes:
+def append(
+    log: Log, count: int = 1, *, timestamp: int = 1000, size: int = 10, epoch: int = 0, now_ms: int = 1000
+) -> bytes:
     """Append one batch at the end, as a leader does."""
     data = batch(log.end_offset, count, timestamp=timestamp, size=size, epoch=epoch)
     base = log.end_offset
@@ -25,8 +31,10 @@ def append(log: Log, count: int = 1, *, timestamp: int = 1000, size: int = 10, e
     return data
 
 
-def open_log(disk: Disk, path: str = FOLDER, *, clean: bool = False, config: LogConfig | None = None, **options: int) -> Log:
-    return Log.open(disk, path, config or LogConfig(), clean=clean, now_ms=1000, **options)  # type: ignore[arg-type]
+def open_log(
+    disk: Disk, path: str = FOLDER, *, clean: bool = False, config: LogConfig | None = None, **options: Any
+) -> Log:
+    return Log.open(disk, path, config or LogConfig(), clean=clean, now_ms=1000, **options)
 
 
 def read_all(log: Log, end_offset: int | None = None, max_bytes: int = 1 << 20) -> list[bytes]:
@@ -49,3 +57,22 @@ def read_all(log: Log, end_offset: int | None = None, max_bytes: int = 1 << 20) 
 
 def offsets(batches: Sequence[bytes]) -> list[int]:
     return [record.offset for data in batches for record in iter_records(data)]
+
+
+Files = dict[str, bytes]
+
+
+def files_of(disk: Disk) -> Files:
+    return {name: disk.read_bytes(f"{FOLDER}/{name}") for name in disk.list(FOLDER)}
+
+
+def restored(files: Files) -> MemoryDisk:
+    disk = MemoryDisk()
+    disk.make_dirs(FOLDER)
+    for name, data in files.items():
+        file = disk.open(f"{FOLDER}/{name}", create=True)
+        if data:
+            file.append(data)
+        file.sync()
+        file.close()
+    return disk

@@ -1,6 +1,5 @@
 """Compaction by its rules."""
 
-
 import msgspec
 import pytest
 
@@ -224,9 +223,7 @@ class TestTransactions:
         writer.roll()
         writer.compact()
         writer.compact()
-        assert [h.delete_horizon_ms for h, _ in batches(writer.log) if h.is_control] == [
-            writer.now_ms + DAY_MS
-        ]
+        assert [h.delete_horizon_ms for h, _ in batches(writer.log) if h.is_control] == [writer.now_ms + DAY_MS]
         writer.now_ms += DAY_MS
         writer.compact()
         assert [h for h, _ in batches(writer.log) if h.is_control] == []
@@ -367,9 +364,7 @@ class TestChanges:
         assert job is not None
         with pytest.raises(CompactionFailed):
             list(compact(disk, job))
-        assert {path for path in disk.tree() if path.endswith(".log")} == {
-            p for p in before if p.endswith(".log")
-        }
+        assert {path for path in disk.tree() if path.endswith(".log")} == {p for p in before if p.endswith(".log")}
 
     def test_readers_keep_the_old_segment_while_files_change_names(self) -> None:
         writer = Writer()

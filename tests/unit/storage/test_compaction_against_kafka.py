@@ -228,11 +228,10 @@ def test_rounds_agree(seed: int, tmp_path: Path) -> None:
     except Unavailable as missing:
         pytest.skip(str(missing))
     for number, line in enumerate(answers.splitlines()):
-        theirs, own = json.loads(line), ours[number]
+        theirs: dict[str, Any] = json.loads(line)
+        own: dict[str, Any] = ours[number]
         assert own["clean_until"] == theirs["clean_until"], f"round {number}"
-        assert [base for base, _ in own["segments"]] == [base for base, _ in theirs["segments"]], (
-            f"round {number}"
-        )
+        assert [base for base, _ in own["segments"]] == [base for base, _ in theirs["segments"]], f"round {number}"
         for (base, batches), (_, their_batches) in zip(own["segments"], theirs["segments"]):
             assert batches == their_batches, f"round {number}, segment {base}"
         assert [list(entry) for entry in own["aborted"]] == theirs["aborted"], f"round {number}"

@@ -8,8 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from headrace.storage.compaction import (
     Cleaned,
@@ -87,7 +86,12 @@ def test_a_power_cut_at_every_step_leaves_old_or_new(mode: CrashMode) -> None:
             fate = disk.fork()
             fate.crash(Random(1_000 * step + seed), mode)
             after = Log.open(
-                fate, FOLDER, CONFIG, recovery_point=attempt.log.recovery_point, now_ms=attempt.now_ms, manifest_trusted=True
+                fate,
+                FOLDER,
+                CONFIG,
+                recovery_point=attempt.log.recovery_point,
+                now_ms=attempt.now_ms,
+                manifest_trusted=True,
             )
             assert values(after) in states, f"step {step} seed {seed}"
             seen.add(states.index(values(after)))
@@ -101,9 +105,7 @@ def test_a_power_cut_at_every_step_leaves_old_or_new(mode: CrashMode) -> None:
             assert left == []
         step += 1
     assert step > 20
-    assert seen == {states.index(state) for state in states}, (
-        "every state must have been reached by some crash"
-    )
+    assert seen == {states.index(state) for state in states}, "every state must have been reached by some crash"
 
 
 def test_files_of_an_undecided_compaction_are_forgotten() -> None:

@@ -40,7 +40,8 @@ def go_on_from(log: Log, offset: int) -> None:
 @pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("offset", [6, 13, 17, 21])
 def test_a_cut_that_the_power_ends_leaves_no_gap(compact: bool, offset: int) -> None:
-    """In a compacted log a gap is nothing strange: a later segment that came back would hide what is missing before it."""
+    """In a compacted log a gap is nothing strange: a later segment that came back would hide what is missing before
+    it."""
     config = LogConfig(segment_bytes=500, compact=compact, delete=not compact)
     full = written(config)
     whole = full.fork()
@@ -54,7 +55,11 @@ def test_a_cut_that_the_power_ends_leaves_no_gap(compact: bool, offset: int) -> 
                 go_on_from(log, offset)
             disk.crash(Random(f"{cut} {seed}"))
             found = open_log(disk, config=config, committed=offset, manifest_trusted=True)
-            assert not found.holes and offsets(read_all(found)) == list(range(found.end_offset)), (cut, seed, found.recovery.lines)
+            assert not found.holes and offsets(read_all(found)) == list(range(found.end_offset)), (
+                cut,
+                seed,
+                found.recovery.lines,
+            )
             assert found.end_offset >= offset, (cut, seed, found.recovery.lines)
 
 
@@ -97,7 +102,8 @@ def test_a_gap_among_what_was_committed_is_a_hole(size_from: int, hole: int) -> 
 
 
 def test_a_lost_end_with_nothing_behind_it_is_the_end() -> None:
-    """A segment had just been begun. What is missing is known by the high watermark, and offsets go on where records end."""
+    """A segment had just been begun. What is missing is known by the high watermark, and offsets go on where records
+    end."""
     config = LogConfig(segment_bytes=500)
     disk = written(config)
     disk.open(f"/data/topic-0/{16:020}.log").truncate(0)

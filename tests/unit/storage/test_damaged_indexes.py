@@ -1,5 +1,6 @@
 """An index is a hint: whatever happens to its file, every read and lookup is that of the undamaged log."""
 
+import errno
 import random
 from functools import cache
 from typing import NamedTuple
@@ -8,20 +9,20 @@ import pytest
 
 from headrace.config import LogConfig
 from headrace.records.control import Marker, encode_marker
-from headrace.records.layout import MAGIC_AT
+from headrace.records.layout import MAGIC_AT, iter_headers
 from headrace.storage.file_names import INDEX_SUFFIXES, SUMS_SUFFIX
-from headrace.storage.files import Disk
 from headrace.storage.index_check import IndexCheck, unread_segments
 from headrace.storage.log import Log
+from headrace.storage.lookup import TimedOffset
 from headrace.storage.reader import Slice
+from headrace.storage.retention import SegmentFacts
 from headrace.storage.segment import CorruptSegment
 from headrace.testing.simulator.disk import MemoryDisk
-from tests.unit.storage.helpers import FOLDER, batch, open_log, read_all
+from tests.unit.storage.helpers import FOLDER, Files, batch, files_of, open_log, read_all, restored
 
 CONFIG = LogConfig(segment_bytes=5_000, index_interval_bytes=200)
 ENTRY_BYTES = {".index": 8, ".timeindex": 12, ".txnindex": 34, SUMS_SUFFIX: 1}
 KINDS = ("flip", "cut", "cut at an entry", "zero", "extend", "shift", "random", "signs", "swap", "copy", "remove")
-Files = dict[str, bytes]
 
 
 def transaction(log: Log, producer_id: int, dice: random.Random, *, commit: bool) -> None:
@@ -57,30 +58,14 @@ def written(seed: int) -> Files:
     return files_of(disk)
 
 
-def files_of(disk: Disk) -> Files:
-    return {name: disk.read_bytes(f"{FOLDER}/{name}") for name in disk.list(FOLDER)}
-
-
-def restored(files: Files) -> MemoryDisk:
-    disk = MemoryDisk()
-    disk.make_dirs(FOLDER)
-    for name, data in files.items():
-        file = disk.open(f"{FOLDER}/{name}", create=True)
-        if data:
-            file.append(data)
-        file.sync()
-        file.close()
-    return disk
-
-
 class Answers(NamedTuple):
     everything: list[bytes]
     by_offset: list[bytes]
     bounded: list[int]
-    by_time: list[object]
+    by_time: list[TimedOffset | None]
     latest: object
-    aborted: list[object]
-    ages: list[object]
+    aborted: list[list[tuple[int, int]]]
+    ages: list[SegmentFacts]
 
 
 def taken(piece: Slice | None) -> bytes:
@@ -104,7 +89,9 @@ def answers(log: Log) -> Answers:
     )
 
 
-def damage(files: Files, dice: random.Random, suffixes: tuple[str, ...] = INDEX_SUFFIXES) -> list[str]:
+def damage(  # noqa: C901 - one case for each kind
+    files: Files, dice: random.Random, suffixes: tuple[str, ...] = INDEX_SUFFIXES
+) -> list[str]:
     """Damage one to three index files; returns what was done."""
     done = []
     for _ in range(dice.randint(1, 3)):
@@ -207,7 +194,8 @@ def test_without_checksums_no_damage_changes_a_read(seed: int) -> None:
 
 
 def test_a_position_that_no_file_has_is_no_disk_error() -> None:
-    """The sign bit of every position flipped, in a folder without checksums: each read is the kernel's EINVAL otherwise."""
+    """The sign bit of every position flipped, in a folder without checksums: each read is the kernel's EINVAL
+    otherwise."""
     files = {name: data for name, data in written(0).items() if not name.endswith(SUMS_SUFFIX)}
     expected = answers(opened(restored(files), files, True))
     for name, data in files.items():
@@ -259,3 +247,61 @@ def test_a_check_ahead_mends_without_the_loop() -> None:
         n: d for n, d in whole.items() if n.endswith(".timeindex")
     }
     assert answers(log) == answers(opened(restored(whole), whole, True))
+
+
+def test_a_transaction_index_that_could_not_be_written_is_made_again_from_the_log() -> None:
+    """A full disk, at whichever of them: the markers are in the log by then, and readers must skip what they abort."""
+    for failing in range(3):
+        disk, dice = MemoryDisk(), random.Random(1)
+        log = open_log(disk, config=CONFIG)
+        disk.fail("append", errno.ENOSPC, path="*.txnindex", skip=failing, short=True)
+        for producer_id in range(3):
+            transaction(log, producer_id, dice, commit=False)
+        aborted = log.aborted_transactions(0, log.end_offset)
+        assert [producer_id for producer_id, _ in aborted] == [0, 1, 2]
+        log.active.evicted()  # by a pool that needs its file
+        assert log.aborted_transactions(0, log.end_offset) == aborted
+        for _ in range(60):
+            log.append_batches(batch(log.end_offset, 2, timestamp=1000, size=90), 1000)
+        assert len(log.segments) > 1
+        log.flush()
+        log.segments[0].evicted()
+        assert log.aborted_transactions(0, log.end_offset) == aborted
+        log.close()
+        assert open_log(disk, config=CONFIG, clean=True).aborted_transactions(0, 10_000) == aborted
+        assert open_log(disk, config=CONFIG).aborted_transactions(0, 10_000) == aborted
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slice_needs_only_the_aborted_transactions_that_began_before_its_end(seed: int) -> None:
+    log = open_log(restored(written(seed)), config=CONFIG, clean=True)
+    everything = log.aborted_transactions(0, log.end_offset)
+    assert len(everything) > 5
+    fewer = 0
+    for offset in range(log.end_offset):
+        for max_bytes in (1, 300, 2_000, 1 << 20):
+            piece = log.read(offset, max_bytes, log.end_offset)
+            assert piece is not None
+            last_offset = max(header.last_offset for _, header in iter_headers(piece.read()))
+            behind = log.offset_behind(offset, piece)
+            piece.release()
+            assert last_offset < behind <= log.end_offset
+            told = log.aborted_transactions(offset, behind)
+            needed = [one for one in log.aborted_transactions(offset, log.end_offset) if one[1] <= last_offset]
+            assert set(needed) <= set(told)
+            fewer += len(told) < len(everything) // 2
+    assert fewer > log.end_offset
+
+
+def test_an_index_without_checksums_does_not_say_which_aborted_transactions_a_slice_needs() -> None:
+    """One that is wrong might leave some of them out."""
+    files = {name: data for name, data in written(0).items() if not name.endswith(SUMS_SUFFIX)}
+    log = open_log(restored(files), config=CONFIG, clean=True)
+    ends = [segment.base_offset for segment in log.segments[1:]] + [log.end_offset]
+    for segment, end_offset in zip(log.segments, ends):
+        if not segment.size:
+            continue
+        piece = log.read(segment.base_offset, 1, log.end_offset)
+        assert piece is not None and len(segment.offsets) and not segment.is_index_checked
+        assert log.offset_behind(segment.base_offset, piece) == end_offset
+        piece.release()

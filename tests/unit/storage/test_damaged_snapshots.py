@@ -1,4 +1,5 @@
-"""Producer snapshots that are damaged, exchanged or gone: what the log itself says of its producers is not forgotten."""
+"""Producer snapshots that are damaged, exchanged or gone: what the log itself says of its producers is not
+forgotten."""
 
 import random
 
@@ -9,8 +10,7 @@ from headrace.replication.producers import ProducerStates, ProducerView
 from headrace.storage.file_names import SNAPSHOT_SUFFIX
 from headrace.storage.log import Log
 from headrace.testing.simulator.disk import MemoryDisk
-from tests.unit.storage.helpers import FOLDER, batch, open_log
-from tests.unit.storage.test_damaged_indexes import Files, files_of, restored
+from tests.unit.storage.helpers import FOLDER, Files, batch, files_of, open_log, restored
 
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=200)
 PRODUCERS = 4
@@ -45,7 +45,9 @@ def is_refused(log: Log, producer_id: int, sequence: int) -> bool:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("count", [7, 90], ids=["one segment", "many"])
-@pytest.mark.parametrize("kind", ["flip", "cut", "zero", "empty", "remove", "remove all", "swap", "older", "stranger's"])
+@pytest.mark.parametrize(
+    "kind", ["flip", "cut", "zero", "empty", "remove", "remove all", "swap", "older", "stranger's"]
+)
 def test_producers_are_remembered(kind: str, count: int, clean: bool) -> None:
     whole, views = written(count)
     for seed in range(4):

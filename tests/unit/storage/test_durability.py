@@ -5,8 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace.config import LogConfig
 from headrace.storage.durability import UNSYNCED, SyncPlan
@@ -161,7 +160,9 @@ def test_writing_again_leaves_a_real_file_as_it_was(tmp_path: Path) -> None:
     before = {name: disk.size(f"{folder}/{name}") for name in disk.list(folder) if name.endswith(".log")}
     disk.open(f"{folder}/{UNSYNCED}", create=True).close()
     again = open_log(disk, folder, config=SMALL)
-    assert read_all(again) == written and again.recovery.lines == ["topic-0: written to the disk again, since a sync had failed"]
+    assert read_all(again) == written and again.recovery.lines == [
+        "topic-0: written to the disk again, since a sync had failed"
+    ]
     assert {name: disk.size(f"{folder}/{name}") for name in before} == before
     assert not disk.exists(f"{folder}/{UNSYNCED}")
     again.close()

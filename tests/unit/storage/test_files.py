@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ def disk() -> RealDisk:
     return RealDisk()
 
 
-def test_an_append_is_whole_or_not_at_all(disk: RealDisk, tmp_path) -> None:
+def test_an_append_is_whole_or_not_at_all(disk: RealDisk, tmp_path: Path) -> None:
     """A file size limit stands in for a full disk: the kernel takes a part, then refuses."""
     path = str(tmp_path / "f")
     file = disk.open(path, create=True)
@@ -37,7 +38,7 @@ def test_an_append_is_whole_or_not_at_all(disk: RealDisk, tmp_path) -> None:
     file.close()
 
 
-def test_a_short_write_is_completed(disk: RealDisk, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_write_is_completed(disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "f")
     file = disk.open(path, create=True)
     file.append(b"before")
@@ -48,7 +49,7 @@ def test_a_short_write_is_completed(disk: RealDisk, tmp_path, monkeypatch: pytes
     file.close()
 
 
-def test_reads_writes_and_truncation(disk: RealDisk, tmp_path) -> None:
+def test_reads_writes_and_truncation(disk: RealDisk, tmp_path: Path) -> None:
     path = str(tmp_path / "f")
     file = disk.open(path, create=True)
     file.append(b"0123456789")
@@ -71,7 +72,7 @@ def test_reads_writes_and_truncation(disk: RealDisk, tmp_path) -> None:
         disk.open(str(tmp_path / "missing"))
 
 
-def test_replaced_files_leave_no_temporary_behind(disk: RealDisk, tmp_path) -> None:
+def test_replaced_files_leave_no_temporary_behind(disk: RealDisk, tmp_path: Path) -> None:
     path = str(tmp_path / "f")
     disk.replace_bytes(path, b"one")
     disk.replace_bytes(path, b"two")
@@ -81,7 +82,7 @@ def test_replaced_files_leave_no_temporary_behind(disk: RealDisk, tmp_path) -> N
         disk.replace_bytes(str(tmp_path / "no" / "f"), b"x")
 
 
-def test_folders(disk: RealDisk, tmp_path) -> None:
+def test_folders(disk: RealDisk, tmp_path: Path) -> None:
     folder = str(tmp_path / "a" / "b")
     disk.make_dirs(folder)
     disk.make_dirs(folder)
@@ -96,7 +97,7 @@ def test_folders(disk: RealDisk, tmp_path) -> None:
     assert 0 < usable <= total
 
 
-def test_the_lock_excludes_other_processes(disk: RealDisk, tmp_path) -> None:
+def test_the_lock_excludes_other_processes(disk: RealDisk, tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     held = disk.lock(path)
     assert held is not None
@@ -124,7 +125,7 @@ class Owner:
 
 
 @pytest.fixture
-def owners(disk: RealDisk, tmp_path) -> list[Owner]:
+def owners(disk: RealDisk, tmp_path: Path) -> list[Owner]:
     pool = FilePool(disk, open_files_max=4)
     for at in range(10):
         disk.replace_bytes(str(tmp_path / str(at)), bytes([at]))

@@ -22,7 +22,11 @@ def test_good_parts_add_up_like_a_set_of_bytes() -> None:
             assert done == (set(range(size)) <= good)
             for at in range(size):
                 for until in range(at, size + 3):
-                    assert unchecked.covers(at, until) == (set(range(at, min(until, size))) <= good), (unchecked.good, at, until)
+                    assert unchecked.covers(at, until) == (set(range(at, min(until, size))) <= good), (
+                        unchecked.good,
+                        at,
+                        until,
+                    )
 
 
 class Piece:

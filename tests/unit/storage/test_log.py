@@ -1,6 +1,7 @@
 import errno
 import random
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ from .helpers import FOLDER, append, batch, offsets, open_log, read_all
 
 
 @pytest.fixture(params=["memory", "real"])
-def place(request: pytest.FixtureRequest, tmp_path) -> tuple[Disk, str]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Disk, str]:
     """A disk and a folder on it that does not exist yet."""
     if request.param == "memory":
         disk = MemoryDisk()
@@ -50,7 +51,9 @@ def test_what_only_looks_like_a_batch_is_none(log: Log, length: int, magic: int)
     """An index that leads into a record, which may hold anything: here nearly the head of a batch with every offset."""
     fake = struct.pack(">qiiBiHi", 0, length, 0, magic, 0, 0, 1_000).ljust(61, b"\0")
     for number in range(4):
-        data = build_batch([Record(number, 1_000, None, bytes(10_000) + fake + bytes(10_000))], base_offset=number, leader_epoch=0)
+        data = build_batch(
+            [Record(number, 1_000, None, bytes(10_000) + fake + bytes(10_000))], base_offset=number, leader_epoch=0
+        )
         log.append(data, number, number, 0, 1_000, 1_000)
     segment = log.active
     segment.forget_tail(NEVER)

@@ -2,6 +2,8 @@ import errno
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +54,7 @@ def test_a_clean_stop_is_remembered_and_used_once(disk: MemoryDisk) -> None:
     assert (log_dir.clean, log_dir.broker_epoch) == (True, 9)
     assert log_dir.high_watermarks == {("t", 0): 4}
     again = second.get("t", 0)
-    assert again is not None and second.get_by_id(TOPIC_ID, 0) is again
+    assert again is not None and again.topic_id == TOPIC_ID
     assert (again.log_start_offset, again.end_offset, again.durable_end) == (2, 5, 5)
     assert again.recovery.clean and read_all(again) == written[2:]
     assert not disk.exists("/a/.kafka_cleanshutdown")
@@ -80,7 +82,7 @@ def test_somebody_elses_folder_is_refused_in_one_line(disk: MemoryDisk) -> None:
     manager(disk, "/b", node_id=2).close()
     disk.make_dirs("/c")
     put(disk, "/c/meta.properties", b"version=9\n")
-    cases = [
+    cases: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
         (("/a",), {"node_id": 2}, "node.id=1"),
         (("/a",), {"cluster_id": "other"}, "belongs to cluster"),
         (("/b",), {}, "node.id=2"),
@@ -89,7 +91,7 @@ def test_somebody_elses_folder_is_refused_in_one_line(disk: MemoryDisk) -> None:
         ((), {}, "log.dirs is empty"),
     ]
     for dirs, options, words in cases:
-        made = LogManager(disk, dirs, **{"node_id": 1, **options})  # type: ignore[arg-type]
+        made = LogManager(disk, dirs, **{"node_id": 1, **options})
         with pytest.raises(LogDirError, match=words) as caught:
             made.open()
         assert "\n" not in str(caught.value)
@@ -129,7 +131,7 @@ def test_deleted_logs_go_in_two_steps(disk: MemoryDisk) -> None:
     assert reading is not None
     folder = made.remove(log)
     assert folder == "/a/t-0.000102030405060708090a0b0c0d0e0f-delete"
-    assert made.get("t", 0) is None and made.get_by_id(TOPIC_ID, 0) is None
+    assert made.get("t", 0) is None
     assert reading.read()
     reading.release()
     again = made.create("t", 0, bytes(15) + b"\1", 1000)
@@ -151,7 +153,15 @@ def test_long_names_still_fit_when_deleted(disk: MemoryDisk) -> None:
 def test_strange_folders_are_reported_and_left_alone(disk: MemoryDisk) -> None:
     made = manager(disk)
     made.create("t", 0, TOPIC_ID, 1000)
-    for name in ("__cluster_metadata-0", "lost+found", "x-0.abc-stray", "x-1.abc-future", "x-2.abc-delete", "x-01", "nodash"):
+    for name in (
+        "__cluster_metadata-0",
+        "lost+found",
+        "x-0.abc-stray",
+        "x-1.abc-future",
+        "x-2.abc-delete",
+        "x-01",
+        "nodash",
+    ):
         disk.make_dirs(f"/a/{name}")
         put(disk, f"/a/{name}/file", b"x")
     put(disk, "/a/t-1", b"a file, not a folder")
@@ -285,7 +295,7 @@ def test_more_logs_than_descriptors_are_closed_in_groups(disk: MemoryDisk) -> No
     assert manager(disk).dirs[0].clean
 
 
-def test_on_the_real_disk(tmp_path) -> None:
+def test_on_the_real_disk(tmp_path: Path) -> None:
     dirs = [str(tmp_path / "a"), str(tmp_path / "b")]
     disk = RealDisk()
     made = LogManager(disk, dirs, node_id=1)

@@ -1,4 +1,5 @@
-"""Damage in a segment costs the damaged batches only, until they are put back; and a crash leaves the old or the new."""
+"""Damage in a segment costs the damaged batches only, until they are put back; and a crash leaves the old or the
+new."""
 
 from random import Random
 
@@ -242,7 +243,9 @@ def test_a_power_cut_at_every_step_leaves_the_old_or_the_new(number: int, truste
             for segment in again.segments[:-1]:
                 if verify_file(disk, segment.handle.path, segment.base_offset, segment.size):
                     again.set_aside(segment, "not yet noticed")
-            if number == -1 and verify_file(disk, again.active.handle.path, again.active.base_offset, again.active.size):
+            if number == -1 and verify_file(
+                disk, again.active.handle.path, again.active.base_offset, again.active.size
+            ):
                 again.set_aside(again.active, "not yet noticed")
             found = served(again)
             assert all(data == everything[offset] for offset, data in found.items()), (cut, mode)

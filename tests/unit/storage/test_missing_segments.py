@@ -1,4 +1,5 @@
-"""Segments that somebody removes, cuts, swaps or puts back from an older copy: noticed, reported, and never stepped over."""
+"""Segments that somebody removes, cuts, swaps or puts back from an older copy: noticed, reported, and never stepped
+over."""
 
 from collections.abc import Callable
 from itertools import count
@@ -159,7 +160,8 @@ def test_what_is_missing_in_the_middle_is_a_hole(kind: str, clean: bool, config:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
 @pytest.mark.parametrize(
-    ("damage", "end"), [(remove(20), 20), (remove(12, 16, 20), 12), (cut(20, 0.5), 22), (cut(20, 0.3), 21), (cut(20, 0), 20)]
+    ("damage", "end"),
+    [(remove(20), 20), (remove(12, 16, 20), 12), (cut(20, 0.5), 22), (cut(20, 0.3), 21), (cut(20, 0), 20)],
 )
 def test_a_log_that_lost_its_end_knows_where_it_was(damage: Damage, end: int, clean: bool) -> None:
     disk = written(clean=clean)
@@ -281,7 +283,9 @@ def with_a_rotten_manifest(disk: MemoryDisk) -> None:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
 @pytest.mark.parametrize("unknown", [touched_by_kafka, without_manifest, with_a_rotten_manifest])
-@pytest.mark.parametrize("kind", [kind for kind in DAMAGES if kind not in ("the first", "the first two", "another partition's")])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in DAMAGES if kind not in ("the first", "the first two", "another partition's")]
+)
 def test_segments_have_to_join_all_the_same(kind: str, unknown: Damage, clean: bool) -> None:
     damage, expected = DAMAGES[kind]
     disk = written(clean=clean)
@@ -414,7 +418,8 @@ def test_a_segment_that_is_put_back_at_its_place_needs_no_more() -> None:
 
 
 def test_another_logs_segment_is_nothing_to_mend_from() -> None:
-    """What is left of a `.corrupt` segment is read again: whole batches with fitting offsets, which those of another log are."""
+    """What is left of a `.corrupt` segment is read again: whole batches with fitting offsets, which those of another
+    log are."""
     disk = written()
     foreign = disk.read_bytes(path(8, partition=1))
     disk.replace_bytes(path(8), foreign)
@@ -458,8 +463,9 @@ def test_a_deletion_that_was_interrupted_is_no_loss() -> None:
 
 
 def test_a_log_that_is_gone_removes_nothing_of_the_next_one_of_its_name() -> None:
-    """1. Segments of a log are deleted, their files not yet. 2. So is its topic, and made anew. 3. Segments of the new one are
-    deleted: only the names of their files say so. 4. The files of the first log are due. 5. The process is killed."""
+    """1. Segments of a log are deleted, their files not yet. 2. So is its topic, and made anew. 3. Segments of the new
+    one are deleted: only the names of their files say so. 4. The files of the first log are due. 5. The process is
+    killed."""
     disk = written()
     manager = start(disk)
     old = log_of(manager)
@@ -480,8 +486,9 @@ def test_a_log_that_is_gone_removes_nothing_of_the_next_one_of_its_name() -> Non
 
 @pytest.mark.parametrize("cut_at", [17, 18, 19])
 def test_an_end_that_was_cut_off_and_comes_back_is_not_there_beside_what_was_written_instead(cut_at: int) -> None:
-    """1. A log is cut in the middle of a segment. 2. The next batch begins a new one. 3. A power cut undoes the cut, but not
-    the new segment. Offsets of the old end would be there twice, and readers from before it would get the wrong ones."""
+    """1. A log is cut in the middle of a segment. 2. The next batch begins a new one. 3. A power cut undoes the cut,
+    but not the new segment. Offsets of the old end would be there twice, and readers from before it would get the wrong
+    ones."""
     disk = written()
     manager = start(disk)
     log = log_of(manager)
@@ -500,7 +507,8 @@ def test_an_end_that_was_cut_off_and_comes_back_is_not_there_beside_what_was_wri
 
 
 def test_a_deletion_that_a_power_cut_undid_in_part_leaves_no_hole() -> None:
-    """Two segments are deleted, the second of which was closed after the last sync. The name of the first comes back."""
+    """Two segments are deleted, the second of which was closed after the last sync. The name of the first comes
+    back."""
     disk = MemoryDisk(now_ms=count().__next__)
     manager = start(disk)
     log = manager.create("t", 0, TOPIC_ID, 1000)

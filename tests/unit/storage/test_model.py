@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.config import LogConfig
@@ -44,7 +43,10 @@ class LogAndList(RuleBasedStateMachine):
         data = build_batch(records, base_offset=base, leader_epoch=self.epoch, compression=codec)
         return Batch(base, base + len(records), data, timestamps, self.epoch)
 
-    @rule(timestamps=st.lists(st.integers(1000, 3000), min_size=1, max_size=5), codec=st.sampled_from([Codec.NONE, Codec.LZ4]))
+    @rule(
+        timestamps=st.lists(st.integers(1000, 3000), min_size=1, max_size=5),
+        codec=st.sampled_from([Codec.NONE, Codec.LZ4]),
+    )
     def append(self, timestamps: list[int], codec: Codec) -> None:
         made = self.make(timestamps, codec)
         self.log.append(made.data, made.base_offset, made.end_offset - 1, self.epoch, max(timestamps), 1000)
@@ -52,7 +54,9 @@ class LogAndList(RuleBasedStateMachine):
         self.end = made.end_offset
 
     @rule(
-        many=st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(1000, 3000), min_size=1, max_size=3)), max_size=6)
+        many=st.lists(
+            st.tuples(st.integers(0, 3), st.lists(st.integers(1000, 3000), min_size=1, max_size=3)), max_size=6
+        )
     )
     def replicate(self, many: list[tuple[int, list[int]]]) -> None:
         """Offsets with gaps, as a follower of a compacted log sees them."""

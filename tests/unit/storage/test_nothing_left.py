@@ -51,7 +51,8 @@ def test_a_full_disk_that_has_no_room_for_epochs_does_not_fail_the_log() -> None
 
 
 def test_a_log_is_recovered_on_a_full_disk() -> None:
-    """Its indexes are built again and find no room: records are read without them, and it goes on when there is some."""
+    """Its indexes are built again and find no room: records are read without them, and it goes on when there is
+    some."""
     disk = MemoryDisk()
     disk.make_dirs("/data")
     disk.sync_all()

@@ -28,7 +28,9 @@ def with_two_partitions() -> MemoryDisk:
     for partition in (0, 1):
         log = logs.create("t", partition, TOPIC_ID, 0)
         for offset in range(4):
-            log.append_batches(build_batch([Record(0, 1, None, b"of %d" % partition)], base_offset=offset, leader_epoch=0), 0)
+            log.append_batches(
+                build_batch([Record(0, 1, None, b"of %d" % partition)], base_offset=offset, leader_epoch=0), 0
+            )
             if offset == 1:
                 log.roll(0)
         log.flush()
@@ -52,7 +54,9 @@ def test_an_exchanged_folder_is_missing_and_kept() -> None:
     logs = opened(disk)
     assert not logs.logs and set(logs.missing) == {("t", 0), ("t", 1)}
     strays = [name for name in disk.list("/data") if name.endswith("-stray")]
-    assert [name[:3] for name in strays] == ["t-0", "t-1"] and all(disk.exists(f"/data/{name}/{MANIFEST}") for name in strays)
+    assert [name[:3] for name in strays] == ["t-0", "t-1"] and all(
+        disk.exists(f"/data/{name}/{MANIFEST}") for name in strays
+    )
     assert any("/data/t-0 holds the files of t-1" in note and "put folders back" in note for note in logs.notes)
 
 

@@ -1,7 +1,7 @@
 """A log's life at random: whatever it is put through, nothing healthy is taken for lost, and nothing durable is.
 
-Appends, rolls, syncs, truncations, deletions, compactions, stops, kills, power cuts in the middle of these, copies of the
-folder with new times, and a clock that goes back. Repeat a seed with `Life(17).live()`.
+Appends, rolls, syncs, truncations, deletions, compactions, stops, kills, power cuts in the middle of these, copies of
+the folder with new times, and a clock that goes back. Repeat a seed with `Life(17).live()`.
 """
 
 import random
@@ -24,8 +24,30 @@ from tests.simulation.harness import seeds_within
 
 KEY = ("t", 0)
 FOLDER = "/data/t-0"
-BEFORE_A_CUT = ("append", "append", "append", "sync", "checkpoint", "truncate", "retain", "compact", "roll", "delete_records")
-ANY = (*("append",) * 8, "sync", "sync", *BEFORE_A_CUT[4:], "forget_deleted", "new_epoch", "stop", "kill", "power_cut", "copy")
+BEFORE_A_CUT = (
+    "append",
+    "append",
+    "append",
+    "sync",
+    "checkpoint",
+    "truncate",
+    "retain",
+    "compact",
+    "roll",
+    "delete_records",
+)
+ANY = (
+    *("append",) * 8,
+    "sync",
+    "sync",
+    *BEFORE_A_CUT[4:],
+    "forget_deleted",
+    "new_epoch",
+    "stop",
+    "kill",
+    "power_cut",
+    "copy",
+)
 
 
 class Life:
@@ -34,7 +56,9 @@ class Life:
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         self.compacted = self.dice.random() < 0.4
-        self.config = LogConfig(segment_bytes=500, index_interval_bytes=120, compact=self.compacted, delete=not self.compacted)
+        self.config = LogConfig(
+            segment_bytes=500, index_interval_bytes=120, compact=self.compacted, delete=not self.compacted
+        )
         self.time_ms = 0
         self.disk = MemoryDisk(now_ms=self._now_ms)
         self.manager = self._started()
@@ -189,7 +213,9 @@ class Life:
     def _check(self) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
         offset = self.log.log_start_offset
-        while offset < self.log.end_offset and (part := self.log.read(offset, 1 << 20, self.log.end_offset)) is not None:
+        while (
+            offset < self.log.end_offset and (part := self.log.read(offset, 1 << 20, self.log.end_offset)) is not None
+        ):
             data = part.read()
             part.release()
             for position, header in iter_headers(data):

@@ -1,4 +1,5 @@
-"""A producer that got no answers sends up to five batches again: each is known again, whatever came between (FAULTS 24)."""
+"""A producer that got no answers sends up to five batches again: each is known again, whatever came between (FAULTS
+24)."""
 
 import pytest
 
@@ -16,7 +17,12 @@ def write(log: Log, sequence: int, count: int, size: int) -> None:
     base_offset = log.end_offset
     records = [Record(base_offset + at, 1000, None, b"v" * size) for at in range(count)]
     batch = build_batch(
-        records, base_offset=base_offset, leader_epoch=0, producer_id=PRODUCER, producer_epoch=EPOCH, base_sequence=sequence
+        records,
+        base_offset=base_offset,
+        leader_epoch=0,
+        producer_id=PRODUCER,
+        producer_epoch=EPOCH,
+        base_sequence=sequence,
     )
     log.append_batches(memoryview(batch), 1000)
 

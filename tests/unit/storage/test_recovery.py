@@ -23,7 +23,9 @@ def disk() -> MemoryDisk:
     return disk
 
 
-def grown(disk: MemoryDisk, batches: int = 40, config: LogConfig = SMALL, *, close: bool = True) -> tuple[Log, list[bytes]]:
+def grown(
+    disk: MemoryDisk, batches: int = 40, config: LogConfig = SMALL, *, close: bool = True
+) -> tuple[Log, list[bytes]]:
     log = open_log(disk, config=config)
     written = [append(log, 1 + at % 3, timestamp=1000 + 7 * at, size=30) for at in range(batches)]
     if close:
@@ -263,9 +265,7 @@ def test_transactions_are_found_again(disk: MemoryDisk, loss: str) -> None:
     for producer_id in range(12):
         transaction(log, producer_id, commit=producer_id % 3 != 0)
     open_first = log.end_offset
-    log.append_batches(
-        batch(open_first, producer_id=99, producer_epoch=3, base_sequence=0, transactional=True), 1000
-    )
+    log.append_batches(batch(open_first, producer_id=99, producer_epoch=3, base_sequence=0, transactional=True), 1000)
     assert len(log.segments) > 3
     known = log.producers.describe()
     aborted = log.aborted_transactions(0, log.end_offset)

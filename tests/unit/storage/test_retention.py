@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from headrace.config import LogConfig
@@ -10,8 +12,10 @@ from .helpers import FOLDER, append, offsets, open_log, read_all
 FACTS = [SegmentFacts(10 * at, 10 * at + 10, 100, 1000 * at + 1000) for at in range(4)]
 
 
-def expired(facts: list[SegmentFacts] = FACTS, *, hw: int = 40, start: int = 0, now_ms: int = 4000, **config: int) -> int:
-    options = {"retention_ms": -1, "retention_bytes": -1, **config}
+def expired(
+    facts: list[SegmentFacts] = FACTS, *, hw: int = 40, start: int = 0, now_ms: int = 4000, **config: int
+) -> int:
+    options: dict[str, Any] = {"retention_ms": -1, "retention_bytes": -1, **config}
     found = expired_segments(facts, LogConfig(**options), log_start_offset=start, high_watermark=hw, now_ms=now_ms)
     assert bool(found.reason) == bool(found.segments)
     return found.segments

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.client.admin import Admin
+from headrace.client.admin.admin import Admin
 from headrace.testing.broker import BrokerFailed, TestBroker
 
 pytest_plugins = ["headrace.testing.plugin"]

@@ -1,6 +1,7 @@
 """The fault disk itself: if it forgave too much, every durability test above it would be worthless."""
 
 import errno
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -372,7 +373,7 @@ def test_predicates_choose_paths_and_faults_can_last(disk: MemoryDisk) -> None:
 @pytest.mark.parametrize("operation", ["open", "list", "rename", "remove", "sync_dir", "make_dirs", "truncate"])
 def test_every_operation_can_fail(disk: MemoryDisk, operation: str) -> None:
     file = disk.open("/data/a", create=True)
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "open": lambda: disk.open("/data/a"),
         "list": lambda: disk.list("/data"),
         "rename": lambda: disk.rename("/data/a", "/data/b"),

@@ -5,9 +5,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headrace.storage.files import Disk, RealDisk
@@ -131,7 +131,7 @@ EFFECTS = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(effects=EFFECTS, seed=st.integers(0, 2**32), mode=st.sampled_from(list(CrashMode)))
-def test_surviving_bytes_were_each_there_at_some_time(effects: list, seed: int, mode: CrashMode) -> None:
+def test_surviving_bytes_were_each_there_at_some_time(effects: list[Any], seed: int, mode: CrashMode) -> None:
     """Every surviving size and byte is one that the file had at some moment since the last sync, or a zero."""
     pages = Pages()
     versions = [b""]

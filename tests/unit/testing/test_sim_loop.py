@@ -3,7 +3,9 @@
 import asyncio
 import itertools
 import time
+from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from headrace.testing.simulator.process import CURRENT, Process
 
 
 @pytest.fixture
-def loop():
+def loop() -> Iterator[Any]:
     loop = SimLoop(Random(1))
     yield loop
     loop.close()

@@ -1,7 +1,7 @@
 """The simulated network keeps TCP's promises, and breaks everything TCP does not promise."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from typing import Any
 
@@ -13,7 +13,7 @@ from headrace.testing.simulator.process import Process
 
 
 @pytest.fixture
-def loop():
+def loop() -> Iterator[Any]:
     loop = SimLoop(Random(1))
     yield loop
     loop.close()
@@ -73,9 +73,7 @@ class Buffered(asyncio.BufferedProtocol):
         self.data += self.buffer[:nbytes]
 
 
-async def pair(
-    loop: SimLoop, factory: Callable[[], asyncio.BaseProtocol] = Recorder
-) -> tuple[Recorder, Any]:
+async def pair(loop: SimLoop, factory: Callable[[], asyncio.BaseProtocol] = Recorder) -> tuple[Recorder, Any]:
     """A connection from this test to a server on host s; returns both protocols."""
     accepted: list[asyncio.BaseProtocol] = []
 

@@ -1,89 +1,115 @@
-"""InitProducerId v0-5: ids for idempotent producers, from blocks that are recorded before use and never reused.
-v3: a producer may name its id and epoch to bump it. Transactional ids are refused until there are transactions.
+"""InitProducerId v0-6: ids for idempotent producers, from blocks that are recorded before use and never reused; for
+transactional ones, what their coordinator says. v3: a producer may name its id and epoch to bump it (KIP-360).
+v4: PRODUCER_FENCED. v6: two-phase commit (KIP-939), only where it is switched on.
 
 DescribeProducers v0.
 """
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from functools import partial
+from typing import Any
 
-from headrace.broker.connection import Request
+from headrace.broker.cluster.node import Node
+from headrace.broker.cluster.producer_ids import ProducerIds
+from headrace.broker.coordinators.transactions import TransactionCoordinator
 from headrace.broker.handlers.metadata import unknown_topic_error
-from headrace.broker.partition import Partition
-from headrace.client.errors import err_of
+from headrace.broker.net.request import Request
+from headrace.broker.replicas.hosted import Replicas
+from headrace.broker.replicas.partition import Partition
+from headrace.coordinator.shard_requests import LOG_ERRORS
+from headrace.coordinator.transactions.shard import Producer
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
-from headrace.protocol.api import ApiKey
 
-if TYPE_CHECKING:
-    from headrace.broker.server import Broker
-
-
-class ProducerIds:
-    """Hands out producer ids one by one from the block this broker was given."""
-
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._next = 0
-        self._end = 0
-
-    async def take(self) -> int:
-        while self._next == self._end:
-            await self._new_block()
-        self._next += 1
-        return self._next - 1
-
-    async def _new_block(self) -> None:
-        broker = self._broker
-        request = m.AllocateProducerIdsRequest(broker_id=broker.node_id, broker_epoch=broker.node.broker_epoch)
-        block = await broker.channel.request(ApiKey.ALLOCATE_PRODUCER_IDS, request)
-        if block.error_code:
-            raise KafkaError(err_of(block.error_code))
-        if self._next == self._end:  # else another request was first, and this block is left out
-            self._next = block.producer_id_start
-            self._end = block.producer_id_start + block.producer_id_len
+FENCED_SINCE = 4
+"""The version of InitProducerId from which clients know PRODUCER_FENCED."""
 
 
-async def init_producer_id(
-    broker: "Broker", request: Request, message: m.InitProducerIdRequest
-) -> m.InitProducerIdResponse:
-    R = m.InitProducerIdResponse
-    if message.transactional_id is not None:
-        # An empty id is malformed in Kafka too; any other needs a coordinator, which is not served here.
-        error = Err.UNSUPPORTED_VERSION
-        if not message.transactional_id:
-            error = Err.INVALID_REQUEST
-        elif not 0 < message.transaction_timeout_ms <= broker.config["transaction.max.timeout.ms"]:
-            error = Err.INVALID_TRANSACTION_TIMEOUT
-        return R(error_code=error, producer_id=-1, producer_epoch=-1)
-    if (message.producer_id == -1) != (message.producer_epoch == -1):
-        return R(error_code=Err.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
-    try:
-        # Without a transactional id nothing ties the old id to this producer: it gets a new one, as in Kafka.
-        return R(producer_id=await broker.node.producer_ids.take(), producer_epoch=0)
-    except KafkaError as error:
-        return R(error_code=error.error, producer_id=-1, producer_epoch=-1)
+class ProducerHandlers:
+    """Ids for producers, and which producers a partition knows."""
+
+    def __init__(
+        self, node: Node, producer_ids: ProducerIds, replicas: Replicas, transactions: TransactionCoordinator
+    ) -> None:
+        self._node = node
+        self._ids = producer_ids
+        self._replicas = replicas
+        self._transactions = transactions
+
+    async def init_producer_id(self, request: Request, message: m.InitProducerIdRequest) -> m.InitProducerIdResponse:
+        if (message.producer_id == -1) != (message.producer_epoch == -1):
+            return _initialized(Producer(Err.INVALID_REQUEST), request.version)
+        try:
+            if message.transactional_id is None:
+                # Nothing ties the old id to this producer: it gets a new one, as in Kafka.
+                return _initialized(Producer(Err.NONE, await self._ids.take(), 0), request.version)
+            return _initialized(await self._begin(message), request.version)
+        except KafkaError as error:
+            return _initialized(Producer(error.error), request.version)
+
+    async def _begin(self, message: m.InitProducerIdRequest) -> Producer:
+        """A transactional producer begins, at the coordinator of its id."""
+        id = message.transactional_id
+        assert id is not None
+        wrong = self._transactions.shard_config.refusal(id, message.transaction_timeout_ms, message.enable2_pc)
+        if wrong:
+            raise KafkaError(wrong)
+        await self._ids.ready()
+        expected = None if message.producer_id == -1 else (message.producer_id, message.producer_epoch)
+        host = self._transactions.host(id)
+        decision = partial(
+            host.shard.init_producer_id, id, message.transaction_timeout_ms, expected,
+            two_phase=message.enable2_pc, keep_prepared=message.keep_prepared_txn,
+        )  # fmt: skip
+        asker = _Asker()
+        began: Producer | None = host.ask(decision, asker)
+        return began if began is not None else await asker.answered
+
+    def describe_producers(self, request: Request, message: m.DescribeProducersRequest) -> m.DescribeProducersResponse:
+        R = m.DescribeProducersResponse
+        response = R()
+        for topic in message.topics:
+            partitions = []
+            unknown = None if topic.name in self._node.image.topic_ids else unknown_topic_error(topic.name)
+            for index in topic.partition_indexes:
+                result = R.PartitionResponse(partition_index=index)
+                try:
+                    if unknown is not None:
+                        raise KafkaError(unknown)
+                    result.active_producers = _producers(self._replicas.find(topic.name, index))
+                except KafkaError as error:
+                    result.error_code = error.error
+                    result.error_message = error.message
+                partitions.append(result)
+            response.topics.append(R.TopicResponse(name=topic.name, partitions=partitions))
+        return response
 
 
-def describe_producers(
-    broker: "Broker", request: Request, message: m.DescribeProducersRequest
-) -> m.DescribeProducersResponse:
-    R = m.DescribeProducersResponse
-    response = R()
-    for topic in message.topics:
-        partitions = []
-        unknown = None if topic.name in broker.image.topic_ids else unknown_topic_error(topic.name)
-        for index in topic.partition_indexes:
-            result = R.PartitionResponse(partition_index=index)
-            try:
-                if unknown is not None:
-                    raise KafkaError(unknown)
-                result.active_producers = _producers(broker.replicas.find(topic.name, index))
-            except KafkaError as error:
-                result.error_code = error.error
-                result.error_message = error.message
-            partitions.append(result)
-        response.topics.append(R.TopicResponse(name=topic.name, partitions=partitions))
-    return response
+class _Asker:
+    """A producer that waits for its coordinator."""
+
+    def __init__(self) -> None:
+        self.answered: asyncio.Future[Producer] = asyncio.get_running_loop().create_future()
+
+    def answer(self, response: Producer) -> None:
+        if not self.answered.done():
+            self.answered.set_result(response)
+
+    def refusal(self, error: Err) -> Producer:
+        return Producer(LOG_ERRORS.get(error) or error)
+
+
+def _initialized(producer: Producer, version: int) -> m.InitProducerIdResponse:
+    error = producer.error
+    if error is Err.PRODUCER_FENCED and version < FENCED_SINCE:
+        error = Err.INVALID_PRODUCER_EPOCH
+    return m.InitProducerIdResponse(
+        error_code=error,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        ongoing_txn_producer_id=producer.ongoing_producer_id,
+        ongoing_txn_producer_epoch=producer.ongoing_producer_epoch,
+    )
 
 
 def _producers(partition: Partition) -> list[Any]:

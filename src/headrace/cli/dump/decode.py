@@ -1,4 +1,5 @@
-"""Records of internal topics as readable text: cluster metadata, committed offsets and groups, transactions, share groups."""
+"""Records of internal topics as readable text: cluster metadata, committed offsets and groups, transactions, share
+groups."""
 
 from collections.abc import Callable
 from enum import StrEnum

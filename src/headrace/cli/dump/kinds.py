@@ -1,10 +1,13 @@
-"""What kind of file a path is, by Kafka's names alone."""
+"""What kind of file a path is, by its name alone."""
 
 import os
 import re
 from enum import Enum
 
+from headrace.quorum import mark
 from headrace.storage import checkpoints, epochs, manifest
+from headrace.storage.durability import UNSYNCED
+from headrace.storage.file_names import SUMS_SUFFIX
 
 
 class Kind(Enum):
@@ -21,7 +24,13 @@ class Kind(Enum):
     META_PROPERTIES = "node identity"
     QUORUM_STATE = "quorum state"
     CLEAN_SHUTDOWN = "clean shutdown mark"
+    VOUCHED = "mark of synced logs"
     LOCK = "lock"
+    INDEX_SUMS = "index checksums"
+    SCRUB = "progress of checks"
+    METADATA_MARK = "metadata mark"
+    UNSYNCED = "mark of a failed sync"
+    DISK_PROBE = "probe of a full disk"
 
 
 _SUFFIXES = {
@@ -31,6 +40,7 @@ _SUFFIXES = {
     ".timeindex": Kind.TIME_INDEX,
     ".txnindex": Kind.TXN_INDEX,
     ".snapshot": Kind.PRODUCER_SNAPSHOT,
+    SUMS_SUFFIX: Kind.INDEX_SUMS,
 }
 _NAMES = {
     checkpoints.RECOVERY_POINTS: Kind.OFFSETS,
@@ -40,10 +50,16 @@ _NAMES = {
     checkpoints.PARTITION_METADATA: Kind.PARTITION_METADATA,
     checkpoints.META_PROPERTIES: Kind.META_PROPERTIES,
     checkpoints.CLEAN_SHUTDOWN: Kind.CLEAN_SHUTDOWN,
+    checkpoints.VOUCHED: Kind.VOUCHED,
     checkpoints.LOCK: Kind.LOCK,
     epochs.FILE_NAME: Kind.EPOCHS,
     manifest.MANIFEST: Kind.SEGMENTS,
     "quorum-state": Kind.QUORUM_STATE,
+    mark.FILE_NAME: Kind.METADATA_MARK,
+    UNSYNCED: Kind.UNSYNCED,
+    # These two belong to parts of a running broker, which a look at its files need not load.
+    ".headrace_scrub": Kind.SCRUB,
+    ".headrace_room": Kind.DISK_PROBE,
 }
 # A file on its way in or out keeps its format under another last name.
 _PASSING = re.compile(r"\.(deleted|cleaned|swap|tmp|part)$")
@@ -54,7 +70,7 @@ _FOLDER_TAILS = re.compile(r"\.[0-9a-f]{32}-(delete|future|stray)$")
 
 
 def kind_of(path: str) -> Kind | None:
-    """None for a file that is none of Kafka's."""
+    """None for a file that is no broker's."""
     name = _SET_ASIDE.sub("", _PASSING.sub("", os.path.basename(path)))
     return _NAMES.get(name) or _SUFFIXES.get(os.path.splitext(name)[1])
 

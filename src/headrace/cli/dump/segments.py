@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from headrace.cli.dump.decode import Describe, control_text
-from headrace.cli.dump.report import Report, counted, short, when
+from headrace.cli.dump.report import Report, counted, plain, short, when
 from headrace.errors import KafkaError
 from headrace.records.batch import HEADER_BYTES, BatchHeader, Record, check_stored, read_records
 from headrace.records.compression import Codec
@@ -68,7 +68,9 @@ def _no_batch(file: BinaryIO, head: bytes, header: BatchHeader, rest: int) -> st
     return f"no batch (magic {header.magic}, length {header.length}); {rest:,} bytes follow"
 
 
-def dump_segment(path: str, report: Report, *, records: bool, describe: Describe | None, values: int = VALUE_BYTES_SHOWN) -> None:
+def dump_segment(
+    path: str, report: Report, *, records: bool, describe: Describe | None, values: int = VALUE_BYTES_SHOWN
+) -> None:
     """Print a log file. `describe` turns a record into text; without it keys and values are shown as they are."""
     batches = count = 0
     last: BatchHeader | None = None
@@ -77,7 +79,7 @@ def dump_segment(path: str, report: Report, *, records: bool, describe: Describe
         for place in walk(path):
             header = place.header
             fault = _fault(place, last)
-            report.line(f"@{place.position} {batch_text(header)}")
+            report.line(f"@{place.position} {batch_text(header)}", **batch_facts(place))
             if fault:
                 report.damage(path, f"at byte {place.position:,}, offset {header.base_offset}: {fault}")
             elif records:
@@ -104,11 +106,17 @@ def _fault(place: Place, last: BatchHeader | None) -> str | None:
 
 def batch_text(header: BatchHeader) -> str:
     """A batch header in one line."""
-    words = [f"offsets {header.base_offset}..{header.last_offset}", counted(header.count, "record"), f"{header.size:,} bytes"]
+    words = [
+        f"offsets {header.base_offset}..{header.last_offset}",
+        counted(header.count, "record"),
+        f"{header.size:,} bytes",
+    ]
     words.append(f"epoch {header.leader_epoch}")
     words.append(f"{'append' if header.is_log_append_time else 'create'} time {when(header.max_timestamp)}")
     if header.codec:
-        words.append(Codec(header.codec).name.lower() if header.codec in Codec._value2member_map_ else f"codec {header.codec}")
+        words.append(
+            Codec(header.codec).name.lower() if header.codec in Codec._value2member_map_ else f"codec {header.codec}"
+        )
     if header.has_producer_id:
         words.append(f"producer {header.producer_id} epoch {header.producer_epoch}")
         if header.base_sequence >= 0:
@@ -122,33 +130,70 @@ def batch_text(header: BatchHeader) -> str:
     return ", ".join(words)
 
 
-def _shower(describe: Describe | None, values: int) -> Callable[[Record], str]:
-    if describe is not None:
-        return describe
+def batch_facts(place: Place) -> dict[str, object]:
+    """The same for scripts."""
+    header = place.header
+    codec = header.codec
+    return {
+        "position": place.position,
+        "size_bytes": header.size,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "count": header.count,
+        "leader_epoch": header.leader_epoch,
+        "max_timestamp": header.max_timestamp,
+        "log_append_time": header.is_log_append_time,
+        "compression": Codec(codec).name.lower() if codec in Codec._value2member_map_ else codec,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "transactional": header.is_transactional,
+        "control": header.is_control,
+        "delete_horizon_ms": header.delete_horizon_ms,
+    }
 
-    def plain(record: Record) -> str:
+
+Show = Callable[[Record], tuple[str, dict[str, object]]]
+"""A record in words, and as facts."""
+
+
+def _shower(describe: Describe | None, values: int) -> Show:
+    def decoded(record: Record) -> tuple[str, dict[str, object]]:
+        assert describe is not None
+        text = describe(record)
+        return text, {"decoded": text}
+
+    def as_it_is(record: Record) -> tuple[str, dict[str, object]]:
         text = f"{when(record.timestamp)} key {short(record.key, values)} value {short(record.value, values)}"
         if record.headers:
             text += " headers " + ", ".join(f"{name}={short(value, values)}" for name, value in record.headers)
-        return text
+        headers = [{"key": name, "value": plain(value)} for name, value in record.headers]
+        key, value = plain(record.key), plain(record.value)
+        return text, {"timestamp": record.timestamp, "key": key, "value": value, "headers": headers}
 
-    return plain
+    return as_it_is if describe is None else decoded
 
 
-def _dump_records(path: str, place: Place, report: Report, show: Callable[[Record], str]) -> None:
+def _dump_records(path: str, place: Place, report: Report, show: Show) -> None:
     header, data = place.header, place.data
     try:
         if header.is_control and header.is_transactional:
             marker = decode_marker(data, 0, header)
             if marker is not None:
                 verdict = "commit" if marker.committed else "abort"
-                report.detail(f"{header.base_offset}: {verdict} marker, coordinator epoch {marker.coordinator_epoch}")
+                epoch = marker.coordinator_epoch
+                text = f"{header.base_offset}: {verdict} marker, coordinator epoch {epoch}"
+                report.detail(text, offset=header.base_offset, marker=verdict, coordinator_epoch=epoch)
             return
         if header.is_control:
             for control in decode_control(data, 0, header):
-                report.detail(f"{control.offset}: {control_text(control.type, control.message)}")
+                text = control_text(control.type, control.message)
+                report.detail(f"{control.offset}: {text}", offset=control.offset, decoded=text)
             return
         for record in read_records(data, 0, header):
-            report.detail(f"{record.offset}: {show(record)}")
+            text, facts = show(record)
+            report.detail(f"{record.offset}: {text}", offset=record.offset, **facts)
     except KafkaError as error:
-        report.damage(path, f"at byte {place.position:,}, offset {header.base_offset}: {error.message or error.error.text}")
+        report.damage(
+            path, f"at byte {place.position:,}, offset {header.base_offset}: {error.message or error.error.text}"
+        )

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headrace.client.columnar import compiled, native, python
+from headrace.client.columnar import decode_native, decode_python, native
 from headrace.client.columnar.rows import HEADERS_TYPE, Rows
 from headrace.client.columnar.walk import Aborted, Body, Walk
 from headrace.records.compression import DECOMPRESSED_BYTES_MAX
@@ -58,7 +58,7 @@ class Decoder:
         rows_expected: int = 1 << 62,
         limit_bytes: int = DECOMPRESSED_BYTES_MAX,
         use_native: bool | None = None,
-        memory: compiled.Memory | None = None,
+        memory: decode_native.Memory | None = None,
     ) -> None:
         self.columns = tuple(columns)
         self.schema = pa.schema([pa.field(name, COLUMNS[name]) for name in columns])
@@ -72,7 +72,7 @@ class Decoder:
         if use_native is None:
             use_native = rows_expected > FEW_ROWS or native.load.cache_info().currsize > 0
         self._native = native.load() if use_native else None
-        self._memory = compiled.Memory() if memory is None else memory
+        self._memory = decode_native.Memory() if memory is None else memory
         self.next_offset = -1
         """Behind the last whole batch that `decode` has walked past."""
 
@@ -88,9 +88,11 @@ class Decoder:
         position, self.next_offset = 0, start_offset
         if self._native is not None and not (self._read_committed and aborted):
             # Most batches, and no look at each: they are neither compressed nor of aborted transactions.
-            survey = compiled.Survey(self._native, view, start_offset, end_offset, check_crc=self._check_crc)
+            survey = decode_native.Survey(self._native, view, start_offset, end_offset, check_crc=self._check_crc)
             while (table := survey.next(ROWS_MAX, BYTES_MAX)) is not None:
-                rows = compiled.decode(self._native, self._memory, view, table, start_offset, end_offset, self._wanted)
+                rows = decode_native.decode(
+                    self._native, self._memory, view, table, start_offset, end_offset, self._wanted
+                )
                 yield from self._batches(rows)
                 del rows
                 position, self.next_offset = survey.position, survey.next_offset
@@ -109,9 +111,9 @@ class Decoder:
 
     def _rows(self, bodies: Sequence[Body], start_offset: int, end_offset: int) -> Rows:
         if self._native is None:
-            return python.decode(bodies, start_offset, end_offset, self._wanted)
-        source, table = compiled.one_source(bodies)
-        return compiled.decode(self._native, self._memory, source, table, start_offset, end_offset, self._wanted)
+            return decode_python.decode(bodies, start_offset, end_offset, self._wanted)
+        source, table = decode_native.one_source(bodies)
+        return decode_native.decode(self._native, self._memory, source, table, start_offset, end_offset, self._wanted)
 
     def _batches(self, rows: Rows) -> Iterator[Any]:
         count = len(rows.offsets)
@@ -144,8 +146,8 @@ class Decoder:
         return self._constant(name, self._topic if name == "topic" else self._partition, count)
 
     def _constant(self, name: str, value: str | int, count: int) -> Any:
-        """A column that is the same in every row; kept, since the next batch wants it too. The first one need not wait for
-        more than it has rows, and there may be no other."""
+        """A column that is the same in every row; kept, since the next batch wants it too. The first one need not wait
+        for more than it has rows, and there may be no other."""
         found = self._same.get(name)
         if found is None or len(found) < count:
             rows = count if found is None else max(count, ROWS_MAX)

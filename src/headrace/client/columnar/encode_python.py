@@ -1,21 +1,17 @@
 """What the `encode` and `partition` kernels do, without numba: the same bytes, and the same choice of partitions."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.client.partitioner import partition_for_key
+from headrace.client.columnar.columns import BinaryColumn, RecordColumns
+from headrace.client.produce.partitioner import partition_for_key
 from headrace.records.builder import encode_record
 from headrace.records.reader import Headers
 
-if TYPE_CHECKING:
-    from headrace.client.columnar.encode import BinaryColumn, RecordColumns
-
 
 def encode_rows_python(
-    columns: "RecordColumns", rows: npt.NDArray[np.int64], batch_bytes_max: int, header_room: int
+    columns: RecordColumns, rows: npt.NDArray[np.int64], batch_bytes_max: int, header_room: int
 ) -> tuple[bytearray, list[list[int]]]:
     """(the bytes, [start, end, first row, count, base timestamp, maximum timestamp] of each batch)"""
     order = pa.array(rows)
@@ -42,7 +38,7 @@ def encode_rows_python(
     return out, found
 
 
-def partitions_python(keys: "BinaryColumn", partitions: int) -> npt.NDArray[np.int32]:
+def partitions_python(keys: BinaryColumn, partitions: int) -> npt.NDArray[np.int32]:
     """The partition of each key, -1 where there is none."""
     chosen = [-1 if key is None else partition_for_key(key, partitions) for key in as_bytes(keys.array)]
     return np.array(chosen, np.int32)
@@ -54,7 +50,7 @@ def as_bytes(array: pa.Array) -> list[bytes | None]:
     return found
 
 
-def _headers(columns: "RecordColumns", order: pa.Array) -> list[Headers]:
+def _headers(columns: RecordColumns, order: pa.Array) -> list[Headers]:
     if columns.headers is None:
         return [()] * len(order)
     lists = columns.headers.array.take(order).to_pylist()

@@ -2,7 +2,8 @@
 
 All take raw pointers and integers and give back a status, so that their machine code stands alone: `native` keeps it
 on disk and needs no numba to run it again. Every read of foreign bytes is bounds-checked here; what is written goes to
-buffers that the caller has sized for the worst case. `python` does the same work without numba.
+buffers that the caller has sized for the worst case. `decode_python` and `encode_python` do the same
+work without numba.
 """
 
 # mypy: ignore-errors
@@ -38,10 +39,7 @@ SIGNATURES = {
     "scan": "u8* i64* i i i i64* i64* i32* i32* i32* i32* i32* i32* i64* i64*",
     "headers": "u8* i32* i32* i i32* u8* i32* i32* i32* i32*",
     "gather": "u8* i32* i32* i i32* u8* u8*",
-    "encode": (
-        "i64* i i64* u8* i32* u8* i u8* i32* u8* i "
-        "i32* u8* i u8* i32* u8* i32* u8* i i i i u8* i i64* i i64*"
-    ),
+    "encode": ("i64* i i64* u8* i32* u8* i u8* i32* u8* i i32* u8* i u8* i32* u8* i32* u8* i i i i u8* i i64* i i64*"),
     "partition": "u8* i32* u8* i i i i32*",
 }
 """Argument types of each kernel, all of which return a 64-bit integer: pointers, and plain 64-bit integers."""
@@ -50,7 +48,8 @@ HELPERS = ("big_endian", "varint", "varint_size", "put_varint", "is_set", "skip_
 
 
 def copy(out, to, src, at, size):
-    """Bytes from one buffer to another. What is compiled is the machine's own copy, which `native` puts in its place."""
+    """Bytes from one buffer to another. What is compiled is the machine's own copy, which `native` puts in its
+    place."""
     for index in range(size):
         out[to + index] = src[at + index]
 

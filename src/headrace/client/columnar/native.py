@@ -1,14 +1,16 @@
 """The kernels as machine code: compiled by numba once per machine, kept on disk, loaded by llvmlite alone.
 
 Importing numba takes over a second, which every Spark worker would pay before its first row; loading the finished code
-takes a tenth of it. Without numba and llvmlite `load` returns None and `python` does the work.
+takes a tenth of it. Without numba and llvmlite `load` returns None and `decode_python` and `encode_python` do the work.
 """
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import FunctionType
@@ -40,9 +42,7 @@ class Native:
 
 
 def _callable(address: int, name: str) -> Kernel:
-    arguments = [
-        ctypes.c_void_p if kind.endswith("*") else ctypes.c_int64 for kind in kernels.SIGNATURES[name].split()
-    ]
+    arguments = [ctypes.c_void_p if kind.endswith("*") else ctypes.c_int64 for kind in kernels.SIGNATURES[name].split()]
     return ctypes.CFUNCTYPE(ctypes.c_int64, *arguments)(address)
 
 
@@ -57,11 +57,15 @@ def load() -> Native | None:
         return None
     code = _kept(llvm)
     if code is None:
-        try:
-            code = _compile()
-        except ImportError:
-            return None
-        _keep(llvm, code)
+        with _alone(_path(llvm)):
+            # Whoever was here before has most likely compiled it.
+            code = _kept(llvm)
+            if code is None:
+                try:
+                    code = _compile()
+                except ImportError:
+                    return None
+                _keep(llvm, code)
     return _link(llvm, code)
 
 
@@ -155,6 +159,22 @@ def _path(llvm: Any) -> Path | None:
     return folder / "headrace" / f"kernels-{digest.hexdigest()[:24]}.bin"
 
 
+@contextmanager
+def _alone(path: Path | None) -> Iterator[None]:
+    """One process compiles, others wait for it: the first tasks of a machine would all do the same for seconds."""
+    try:
+        if path is None:
+            raise OSError
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_suffix(".lock").open("w")
+    except OSError:  # a read-only home
+        yield
+        return
+    with lock:  # the system lets go of it with the process, however it ends
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _kept(llvm: Any) -> dict[str, tuple[str, bytes]] | None:
     path = _path(llvm)
     if path is None:
@@ -180,7 +200,9 @@ def _keep(llvm: Any, code: dict[str, tuple[str, bytes]]) -> None:
     path = _path(llvm)
     if path is None:
         return
-    rest = _SEPARATOR.join(b"%s\n%s\n%s" % (name.encode(), symbol.encode(), data) for name, (symbol, data) in code.items())
+    rest = _SEPARATOR.join(
+        b"%s\n%s\n%s" % (name.encode(), symbol.encode(), data) for name, (symbol, data) in code.items()
+    )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:

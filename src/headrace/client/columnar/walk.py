@@ -118,5 +118,3 @@ class Walk:
             data, start, end = self._view, at + HEADER_BYTES, at + header.size
         check_count(header.count, end - start)
         return Body(data, start, end, header.base_offset, time, one_time, header.count, data is self._view)
-
-

@@ -43,7 +43,8 @@ WIDENED = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "
 BAD_VALUE = (
     ValueError, EOFError, LookupError, TypeError, ArithmeticError, fastavro.read.SchemaResolutionError, NoSchema
 )  # fmt: skip
-"""What bytes of another schema, or of none, make of reading them. A registry that is away says nothing about a value."""
+"""What bytes of another schema, or of none, make of reading them. A registry that is away says nothing about a
+value."""
 
 _Document = Any
 """A schema as JSON has it: a name, a list, or a dict."""
@@ -91,7 +92,9 @@ class AvroDecoder:
         stream.seek(start)
         row = fastavro.schemaless_reader(stream, writer, None if writer is reader else reader)
         if stream.tell() != len(value):
-            raise ValueError(f"{len(value) - stream.tell()} bytes are left over: the value was written with another schema")
+            raise ValueError(
+                f"{len(value) - stream.tell()} bytes are left over: the value was written with another schema"
+            )
         return row
 
 
@@ -136,8 +139,8 @@ def avro_decoder(source: SchemaSource) -> AvroDecoder:
         document, references = _document(latest.text, source.origin), _references(latest)
     if document is None:
         raise FormatError(
-            "valueFormat=avro needs the schema: set valueSchema to Avro's JSON, valueSchemaFile to an .avsc file, "
-            "or valueSchemaRegistry"
+            "valueFormat=avro needs the schema",
+            "set valueSchema to Avro's JSON, valueSchemaFile to an .avsc file, or valueSchemaRegistry",
         )
     _parsed(document, references, source.origin)
     return AvroDecoder(document, source.registry, references)
@@ -156,7 +159,11 @@ def avro_encoder(source: SchemaSource, columns: T.StructType) -> AvroEncoder:
         else:
             try:
                 latest = registry.latest(subject)
-                document, references, schema_id = _document(latest.text, source.origin), _references(latest), latest.schema_id
+                document, references, schema_id = (
+                    _document(latest.text, source.origin),
+                    _references(latest),
+                    latest.schema_id,
+                )
                 _check_columns(document, references, columns, source.origin)
             except NoSubject:
                 document = avro_schema_of(columns, "value")
@@ -164,13 +171,15 @@ def avro_encoder(source: SchemaSource, columns: T.StructType) -> AvroEncoder:
         prefix = PREFIX.pack(0, schema_id)
     if document is None:
         raise FormatError(
-            "valueFormat=avro needs the schema to write with: set valueSchema to Avro's JSON, valueSchemaFile, "
-            "or valueSchemaRegistry"
+            "valueFormat=avro needs the schema to write with",
+            "set valueSchema to Avro's JSON, valueSchemaFile, or valueSchemaRegistry",
         )
     return AvroEncoder(document, references, prefix)
 
 
-def _check_columns(document: _Document, references: Mapping[str, _Document], columns: T.StructType, origin: str) -> None:
+def _check_columns(
+    document: _Document, references: Mapping[str, _Document], columns: T.StructType, origin: str
+) -> None:
     """Every column must be a field of the schema, of a type that fits, and every field without a default a column."""
     schema = spark_type(document, dict(references))
     if not isinstance(schema, T.StructType):
@@ -179,17 +188,21 @@ def _check_columns(document: _Document, references: Mapping[str, _Document], col
     for column in columns:
         field = known.pop(column.name, None)
         if field is None:
-            raise FormatError(f"column '{column.name}' is not in the schema of {origin}: leave it out, or add it there")
+            raise FormatError(
+                f"column '{column.name}' is not in the schema of {origin}", "leave it out, or add it there"
+            )
         if not _fits(column.dataType, field.dataType):
             wanted = field.dataType.simpleString()
             raise FormatError(
-                f"column '{column.name}' is {column.dataType.simpleString()}, the schema of {origin} says {wanted}: "
-                f"use CAST({column.name} AS {wanted.upper()})"
+                f"column '{column.name}' is {column.dataType.simpleString()}, the schema of {origin} says {wanted}",
+                f"use CAST({column.name} AS {wanted.upper()})",
             )
     optional = {field["name"] for field in document["fields"] if "default" in field or _nullable(field["type"])}
     for name in known:
         if name not in optional:
-            raise FormatError(f"the schema of {origin} has a field '{name}' without a default, and no column is called so: add it")
+            raise FormatError(
+                f"the schema of {origin} has a field '{name}' without a default, and no column is called so", "add it"
+            )
 
 
 def _fits(column: T.DataType, field: T.DataType) -> bool:
@@ -211,7 +224,7 @@ def _document(text: str, origin: str) -> _Document:
     try:
         return _without_times(json.loads(text))
     except ValueError as error:
-        raise FormatError(f"{origin} is not an Avro schema in JSON: {error}") from None
+        raise FormatError(f"{origin} is not an Avro schema in JSON", f"{error}") from None
 
 
 def _references(schema: Schema) -> dict[str, _Document]:
@@ -240,14 +253,18 @@ def _parsed(document: _Document, references: Mapping[str, _Document], origin: st
             fastavro.parse_schema(reference, named_schemas=names)
         return fastavro.parse_schema(document, named_schemas=names)
     except (SchemaParseException, KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"{origin} is not a valid Avro schema: {_reason(error)}") from None
+        raise FormatError(f"{origin} is not a valid Avro schema", f"{_reason(error)}") from None
 
 
 def _writer(schema: Schema) -> Any:
-    return _parsed(_document(schema.text, f"schema {schema.schema_id}"), _references(schema), f"schema {schema.schema_id}")
+    return _parsed(
+        _document(schema.text, f"schema {schema.schema_id}"), _references(schema), f"schema {schema.schema_id}"
+    )
 
 
-def spark_type(node: _Document, names: dict[str, _Document], path: str = "value", within: tuple[str, ...] = ()) -> T.DataType:
+def spark_type(
+    node: _Document, names: dict[str, _Document], path: str = "value", within: tuple[str, ...] = ()
+) -> T.DataType:
     """Spark's type for an Avro schema. `names` are types defined before, by their names."""
     if isinstance(node, list):
         return spark_type(_one_of_union(node, path), names, path, within)
@@ -255,7 +272,9 @@ def spark_type(node: _Document, names: dict[str, _Document], path: str = "value"
         if node in PRIMITIVES:
             return PRIMITIVES[node]
         if node in within:
-            raise FormatError(f"{path} is a {node} within a {node}: a column cannot hold a type within itself; leave it out")
+            raise FormatError(
+                f"{path} is a {node} within a {node}", "a column cannot hold a type within itself; leave it out"
+            )
         if node not in names:
             raise FormatError(f"{path} is of type {node!r}, which the schema does not define")
         return spark_type(names[node], names, path, within)
@@ -304,7 +323,10 @@ def _one_of_union(branches: Sequence[_Document], path: str) -> _Document:
     if all(isinstance(one, str) for one in left) and frozenset(left) in WIDENED:
         return WIDENED[frozenset(left)]
     kinds = ", ".join(one if isinstance(one, str) else str(one.get("name") or one.get("type")) for one in left)
-    raise FormatError(f"{path} is a union of {kinds or 'nothing but null'}: a column has one type; use one of them, or one with null")
+    raise FormatError(
+        f"{path} is a union of {kinds or 'nothing but null'}",
+        "a column has one type; use one of them, or one with null",
+    )
 
 
 def _getters(kind: pa.StructType) -> Sequence[Any]:
@@ -331,7 +353,11 @@ def avro_schema_of(kind: T.DataType, name: str) -> _Document:
     """An Avro schema for Spark's type, for registries that have none yet; everything may be null."""
     if isinstance(kind, T.StructType):
         fields = [
-            {"name": field.name, "type": ["null", avro_schema_of(field.dataType, f"{name}_{field.name}")], "default": None}
+            {
+                "name": field.name,
+                "type": ["null", avro_schema_of(field.dataType, f"{name}_{field.name}")],
+                "default": None,
+            }
             for field in kind
         ]
         return {"type": "record", "name": name, "fields": fields}
@@ -343,7 +369,7 @@ def avro_schema_of(kind: T.DataType, name: str) -> _Document:
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     found = AVRO_NAMES.get(type(kind))
     if found is None:
-        raise FormatError(f"{name} is {kind.simpleString()}, which Avro has no type for: cast it to string")
+        raise FormatError(f"{name} is {kind.simpleString()}, which Avro has no type for", "cast it to string")
     return found
 
 

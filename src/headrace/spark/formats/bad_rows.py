@@ -1,7 +1,7 @@
 """Rows that cannot be decoded or encoded: the end of the job, or letters to a topic of their own with the reason.
 
-A dead letter is the record as it was, with headers that say why it is there and where it comes from. Letters are written
-at least once, like everything else: a task that runs again writes its own again.
+A dead letter is the record as it was, with headers that say why it is there and where it comes from. Letters are
+written at least once, like everything else: a task that runs again writes its own again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.client.background import LoopThread
-from headrace.client.cluster import Cluster
-from headrace.client.columnar.encode import RecordColumns, encode_rows, partitions_of
+from headrace.client.columnar.columns import RecordColumns
+from headrace.client.columnar.encode import encode_rows, partitions_of
 from headrace.client.columnar.rows import HEADERS_TYPE
-from headrace.client.producer_core import OutgoingBatch, ProducerCore
+from headrace.client.net.background import LoopThread
+from headrace.client.net.cluster import Cluster
+from headrace.client.produce.producer import OutgoingBatch, ProducerCore
 from headrace.spark.formats import Errors, ValueDecoder
 from headrace.spark.plain_errors import UserError
 
@@ -68,25 +69,36 @@ class TypedValues:
         self.decoder = decoder
         self._kind = values["valueFormat"]
         self._letter_topic = values["deadLetterTopic"] if values["badRows"] == "deadletter" else None
+        self._error_column = values["errorColumn"]
         self._bootstrap = values["kafka.bootstrap.servers"]
         self._client = dict(client)
         self._writer: _LetterWriter | None = None
 
     def raw_columns(self, wanted: Sequence[str]) -> list[str]:
         """The columns to decode from the log, for a query that wants these."""
+        wanted = [name for name in wanted if name != self._error_column]
         if "value" not in wanted or self._letter_topic is None:
             return [*wanted, *(["offset"] if "value" in wanted and "offset" not in wanted else [])]
         return [*wanted, *(name for name in NEEDED if name not in wanted)]
 
     def apply(self, batch: pa.RecordBatch, topic: str, partition: int, wanted: Sequence[str]) -> list[pa.Array]:
-        """The wanted columns with typed values, without bad rows."""
-        if "value" not in wanted:
-            return [batch.column(name) for name in wanted]
-        typed, errors = self.decoder.decode(batch.column("value"))
-        columns = [typed if name == "value" else batch.column(name) for name in wanted]
+        """The wanted columns with typed values; without bad rows, or with the reason in the error column."""
+        found: dict[str, pa.Array] = {}
+        errors: Errors = {}
+        if "value" in wanted:
+            found["value"], errors = self.decoder.decode(batch.column("value"))
+        if self._error_column is not None:
+            found[self._error_column] = (
+                pa.array([errors.get(row) for row in range(batch.num_rows)], pa.string())
+                if errors
+                else pa.nulls(batch.num_rows, pa.string())
+            )
+        columns = [found[name] if name in found else batch.column(name) for name in wanted]
         if not errors:
             return columns
-        self._see_to(batch, errors, topic, partition)
+        self._write_letters(batch, errors, topic, partition)
+        if self._error_column is not None:
+            return columns
         good = pa.array(np.delete(np.arange(batch.num_rows), list(errors)))
         return [column.take(good) for column in columns]
 
@@ -95,7 +107,7 @@ class TypedValues:
         if self._writer is not None:
             self._writer.close()
 
-    def _see_to(self, batch: pa.RecordBatch, errors: Errors, topic: str, partition: int) -> None:
+    def _write_letters(self, batch: pa.RecordBatch, errors: Errors, topic: str, partition: int) -> None:
         rows = sorted(errors)
         offsets = batch.column("offset").take(pa.array(rows)).to_pylist()
         if self._letter_topic is None:

@@ -44,7 +44,9 @@ def build(values: Sequence[Any], kind: pa.DataType, shape: Shape | None) -> pa.A
         items = [None if value is None else list(value.items()) for value in values]
         offsets, flat = _flattened(items)
         keys = build([key for key, _ in flat], kind.key_type, None)
-        return pa.MapArray.from_arrays(offsets, keys, build([item for _, item in flat], kind.item_type, shape), type=kind)
+        return pa.MapArray.from_arrays(
+            offsets, keys, build([item for _, item in flat], kind.item_type, shape), type=kind
+        )
     return pa.array(values, kind)
 
 
@@ -129,7 +131,8 @@ def _struct_converter(changes: Sequence[tuple[str, Convert]]) -> Convert:
 
 
 def build_apart(rows: Sequence[Any], kind: pa.DataType, shape: Shape | None, errors: dict[int, str]) -> pa.Array:
-    """`build`, and where a row does not fit (a number too large, say) a null in its place and the reason in `errors`."""
+    """`build`, and where a row does not fit (a number too large, say) a null in its place and the reason in
+    `errors`."""
     try:
         return build(rows, kind, shape)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):

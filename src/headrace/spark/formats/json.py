@@ -1,8 +1,8 @@
 """JSON values: decoded by msgspec along a schema, so that a wrong type is named with its path, and encoded by it.
 
-The schema is Spark's DDL (`id BIGINT, name STRING`) or a JSON Schema, which is also what registries keep. Fields that are
-missing are null, or make a row bad where the schema says NOT NULL; fields that it does not know are passed over: documents
-of other versions stay readable.
+The schema is Spark's DDL (`id BIGINT, name STRING`) or a JSON Schema, which is also what registries keep. Fields that
+are missing are null, or make a row bad where the schema says NOT NULL; fields that it does not know are passed over:
+documents of other versions stay readable.
 """
 
 import datetime
@@ -37,7 +37,8 @@ PLAIN = {
 
 
 class JsonDecoder:
-    """See ValueDecoder. With a registry, values carry its prefix, and other versions of the schema are read as they are."""
+    """See ValueDecoder. With a registry, values carry its prefix, and other versions of the schema are read as they
+    are."""
 
     def __init__(self, schema: T.StructType, prefixed: bool) -> None:
         self.spark_schema = schema
@@ -97,8 +98,9 @@ def json_decoder(source: SchemaSource) -> JsonDecoder:
         schema = parse_schema(source.registry.latest(source.subject).text, source.origin)
     else:
         raise FormatError(
-            "valueFormat=json needs the schema: set valueSchema to Spark's DDL, such as 'id BIGINT, name STRING', "
-            "or to a JSON Schema; or set valueSchemaFile or valueSchemaRegistry"
+            "valueFormat=json needs the schema",
+            "set valueSchema to Spark's DDL, such as 'id BIGINT, name STRING', "
+            "or to a JSON Schema; or set valueSchemaFile or valueSchemaRegistry",
         )
     return JsonDecoder(schema, source.registry is not None)
 
@@ -124,11 +126,14 @@ def _check_columns(schema: T.StructType, columns: T.StructType, origin: str) -> 
     known = {field.name: field.dataType.simpleString() for field in schema}
     for field in columns:
         if field.name not in known:
-            raise FormatError(f"column '{field.name}' is not in the schema of {origin}: leave it out, or add it there")
+            raise FormatError(
+                f"column '{field.name}' is not in the schema of {origin}", "leave it out, or add it there"
+            )
         if known[field.name] != field.dataType.simpleString():
             raise FormatError(
                 f"column '{field.name}' is {field.dataType.simpleString()}, the schema of {origin} says "
-                f"{known[field.name]}: use CAST({field.name} AS {known[field.name].upper()})"
+                f"{known[field.name]}",
+                f"use CAST({field.name} AS {known[field.name].upper()})",
             )
 
 
@@ -136,7 +141,8 @@ def _check_columns(schema: T.StructType, columns: T.StructType, origin: str) -> 
 
 
 def _python_type(kind: T.DataType, path: str, nullable: bool = True) -> Any:
-    """What msgspec decodes to, for a type of Spark's. What is missing is null, and bad where the schema says NOT NULL."""
+    """What msgspec decodes to, for a type of Spark's. What is missing is null, and bad where the schema says NOT
+    NULL."""
     found = _bare_type(kind, path)
     return found | None if nullable else found
 
@@ -153,11 +159,15 @@ def _bare_type(kind: T.DataType, path: str) -> Any:
         return list[_python_type(kind.elementType, f"{path}[]", kind.containsNull)]  # type: ignore[misc]
     if isinstance(kind, T.MapType):
         if not isinstance(kind.keyType, T.StringType):
-            raise FormatError(f"{path} is {kind.simpleString()}, but the keys of JSON objects are strings: use map<string,...>")
+            raise FormatError(
+                f"{path} is {kind.simpleString()}, but the keys of JSON objects are strings", "use map<string,...>"
+            )
         return dict[str, _python_type(kind.valueType, f"{path}{{}}", kind.valueContainsNull)]  # type: ignore[misc]
     plain = PLAIN.get(type(kind))
     if plain is None:
-        raise FormatError(f"{path} is {kind.simpleString()}, which JSON values cannot be read as: use string and cast it later")
+        raise FormatError(
+            f"{path} is {kind.simpleString()}, which JSON values cannot be read as", "use string and cast it later"
+        )
     return plain
 
 
@@ -198,15 +208,20 @@ def parse_schema(text: str, origin: str) -> T.StructType:
             raise FormatError(f"{origin} is neither JSON ({error}) nor Spark's DDL") from None
         found = _from_json_schema(document, document, "value")
         if not isinstance(found, T.StructType):
-            raise FormatError(f"{origin} describes {found.simpleString()}: values must be objects with properties")
+            raise FormatError(f"{origin} describes {found.simpleString()}", "values must be objects with properties")
         return found
     try:
         return parse_ddl(text)
     except DdlError as error:
-        raise FormatError(f"{origin} is not a schema: {error}. Write it as 'id BIGINT, name STRING'") from None
+        raise FormatError(f"{origin} is not a schema", f"{error}. Write it as 'id BIGINT, name STRING'") from None
 
 
-JSON_TYPES: dict[str, T.DataType] = {"integer": T.LongType(), "number": T.DoubleType(), "boolean": T.BooleanType(), "string": T.StringType()}
+JSON_TYPES: dict[str, T.DataType] = {
+    "integer": T.LongType(),
+    "number": T.DoubleType(),
+    "boolean": T.BooleanType(),
+    "string": T.StringType(),
+}
 STRING_FORMATS: dict[str, T.DataType] = {"date-time": T.TimestampType(), "date": T.DateType()}
 
 
@@ -223,7 +238,9 @@ def _from_json_schema(node: Any, root: Any, path: str) -> T.DataType:
     if kind == "object" or (kind is None and "properties" in node):
         if "properties" in node:
             properties = node["properties"].items()
-            return T.StructType([T.StructField(name, _from_json_schema(one, root, f"{path}.{name}")) for name, one in properties])
+            return T.StructType(
+                [T.StructField(name, _from_json_schema(one, root, f"{path}.{name}")) for name, one in properties]
+            )
         if isinstance(node.get("additionalProperties"), dict):
             return T.MapType(T.StringType(), _from_json_schema(node["additionalProperties"], root, f"{path}{{}}"))
     if kind == "array" and isinstance(node.get("items"), dict):
@@ -232,13 +249,15 @@ def _from_json_schema(node: Any, root: Any, path: str) -> T.DataType:
         return STRING_FORMATS[node["format"]]
     if kind in JSON_TYPES:
         return JSON_TYPES[kind]
-    raise FormatError(f"the JSON Schema says nothing of {path} that a column could be made of: give it one type")
+    raise FormatError(f"the JSON Schema says nothing of {path} that a column could be made of", "give it one type")
 
 
 def _referred(reference: str, root: Any, path: str) -> Any:
     node = root
     if not reference.startswith("#/"):
-        raise FormatError(f"the JSON Schema's {path} refers to {reference}: only references within it (#/...) are followed")
+        raise FormatError(
+            f"the JSON Schema's {path} refers to {reference}", "only references within it (#/...) are followed"
+        )
     for part in reference[2:].split("/"):
         node = node.get(part) if isinstance(node, dict) else None
     if node is None:

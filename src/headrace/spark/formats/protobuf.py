@@ -153,8 +153,9 @@ def _messages(source: SchemaSource, name: str | None) -> _Messages:
         files = compile_proto(latest.text, latest.references, source.origin)
     else:
         raise FormatError(
-            "valueFormat=protobuf needs the schema: set valueSchema to a .proto file's text, valueSchemaFile to a .proto "
-            "file or a compiled descriptor set, or valueSchemaRegistry"
+            "valueFormat=protobuf needs the schema",
+            "set valueSchema to a .proto file's text, valueSchemaFile to a"
+            " .proto file or a compiled descriptor set, or valueSchemaRegistry",
         )
     return _Messages(files, _message_name(files, name, source.origin))
 
@@ -179,14 +180,19 @@ def _message_name(files: bytes, name: str | None, origin: str) -> str:
     if name is None:
         if len(names) > 1:
             raise FormatError(
-                f"{origin} defines {len(names)} messages ({', '.join(names)}): set option valueMessage to one of them"
+                f"{origin} defines {len(names)} messages ({', '.join(names)})",
+                "set option valueMessage to one of them",
             )
         return names[0]
     everything: list[str] = [full for file in found for full in _all_names(file.package, file.message_type)]
     for one in everything:
         if one == name or one == scope + name:
             return one
-    raise FormatError(f"option 'valueMessage' is {name!r}, but {origin} defines {', '.join(everything)}: set one of them")
+    raise FormatError(
+        f"option 'valueMessage' is {name!r}, but {origin} defines {', '.join(everything)}",
+        "set one of them",
+        option="valueMessage",
+    )
 
 
 def _all_names(scope: str, messages: Any) -> list[str]:
@@ -204,8 +210,9 @@ def compile_proto(text: str, references: Sequence[tuple[str, str]], origin: str)
         import grpc_tools  # type: ignore[import-untyped]
     except ImportError:
         raise FormatError(
-            "compiling a .proto needs protoc: pip install grpcio-tools, or set valueSchemaFile to a descriptor set "
-            "made by protoc --include_imports --descriptor_set_out"
+            "compiling a .proto needs protoc",
+            "pip install grpcio-tools, or set valueSchemaFile to a descriptor set "
+            "made by protoc --include_imports --descriptor_set_out",
         ) from None
     with tempfile.TemporaryDirectory(prefix="headrace-proto-") as folder:
         root = Path(folder)
@@ -228,14 +235,15 @@ def compile_proto(text: str, references: Sequence[tuple[str, str]], origin: str)
         if done.returncode:
             lines = [line.partition(f"{MAIN_FILE}:")[2] for line in done.stderr.splitlines() if f"{MAIN_FILE}:" in line]
             reasons = [f"line {line}" for line in lines if line[:1].isdecimal()] or lines or [done.stderr.strip()]
-            raise FormatError(f"{origin} does not compile: {'; '.join(reasons[:3])}")
+            raise FormatError(f"{origin} does not compile", f"{'; '.join(reasons[:3])}")
         return out.read_bytes()
 
 
 def spark_type(descriptor: Any, path: str = "value", within: tuple[str, ...] = ()) -> T.StructType:
     if descriptor.full_name in within:
         raise FormatError(
-            f"{path} is a {descriptor.full_name} within itself: a column cannot hold a type within itself; leave it out of the schema"
+            f"{path} is a {descriptor.full_name} within itself",
+            "a column cannot hold a type within itself; leave it out of the schema",
         )
     inner = (*within, descriptor.full_name)
     return T.StructType(

@@ -132,7 +132,8 @@ def check_columns(descriptor: Any, schema: StructType, columns: StructType, orig
         wanted = known.get(column.name)
         if wanted is None:
             raise FormatError(
-                f"column '{column.name}' is not a field of {descriptor.full_name} in {origin}: leave it out, or add it there"
+                f"column '{column.name}' is not a field of {descriptor.full_name} in {origin}",
+                "leave it out, or add it there",
             )
         if isinstance(column.dataType, IntegerType) and isinstance(wanted, LongType):
             continue
@@ -140,5 +141,6 @@ def check_columns(descriptor: Any, schema: StructType, columns: StructType, orig
             text = wanted.simpleString()
             raise FormatError(
                 f"column '{column.name}' is {column.dataType.simpleString()}, {descriptor.full_name} in {origin} says "
-                f"{text}: use CAST({column.name} AS {text.upper()})"
+                f"{text}",
+                f"use CAST({column.name} AS {text.upper()})",
             )

@@ -129,12 +129,14 @@ class Registry:
     def _refuse(self, status: int, code: int, message: str, path: str) -> None:
         if status in (401, 403):
             raise RegistryError(
-                f"the schema registry at {self.url} does not let us in ({message}): write http://user:password@host:port"
+                f"the schema registry at {self.url} does not let us in ({message}): write"
+                " http://user:password@host:port"
             )
         if code == SUBJECT_NOT_FOUND or (status == 404 and path.startswith("/subjects/")):
             subject = urllib.parse.unquote(path.split("/")[2])
             raise NoSubject(
-                f"the schema registry at {self.url} has no subject '{subject}': register its schema, or set valueSchemaSubject"
+                f"the schema registry at {self.url} has no subject '{subject}': register its schema, or set"
+                " valueSchemaSubject"
             )
         kind = NoSchema if code == SCHEMA_NOT_FOUND else RegistryError
         raise kind(f"the schema registry at {self.url} refuses {path}: {message} ({code})")

@@ -50,7 +50,9 @@ class SchemaSource:
     def _of(cls, values: Mapping[str, Any], topic: str | None) -> "SchemaSource":
         inline, file, url = values["valueSchema"], values["valueSchemaFile"], values["valueSchemaRegistry"]
         if inline is not None and file is not None:
-            raise OptionError("option 'valueSchemaFile' is set beside valueSchema: leave one of them out")
+            raise OptionError(
+                "option 'valueSchemaFile' is set beside valueSchema", "leave one of them out", option="valueSchemaFile"
+            )
         given, origin = None, "option 'valueSchema'"
         if inline is not None:
             given = inline.encode()
@@ -59,15 +61,20 @@ class SchemaSource:
         subject = values["valueSchemaSubject"]
         if url is None:
             if subject is not None:
-                raise OptionError("option 'valueSchemaSubject' means something only with valueSchemaRegistry: set its URL")
+                raise OptionError(
+                    "option 'valueSchemaSubject' means something only with valueSchemaRegistry",
+                    "set its URL",
+                    option="valueSchemaSubject",
+                )
             return cls(given, None, None, origin)
         registry = Registry(url)
         if subject is None and topic is not None:
             subject = f"{topic}-value"
         if subject is None and given is None:
             raise OptionError(
-                "option 'valueSchemaSubject' is missing: with several topics, or none named, "
-                "the registry cannot be asked for <topic>-value; set the subject"
+                "option 'valueSchemaSubject' is missing",
+                "with several topics, or none named, the registry cannot be asked for <topic>-value; set the subject",
+                option="valueSchemaSubject",
             )
         return cls(given, registry, subject, origin if given is not None else f"subject '{subject}' of {url}")
 
@@ -77,7 +84,9 @@ def _read(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise OptionError(
-            f"option 'valueSchemaFile' is {path!r}, which cannot be read ({error.strerror}): give the path of a file on the driver"
+            f"option 'valueSchemaFile' is {path!r}, which cannot be read ({error.strerror})",
+            "give the path of a file on the driver",
+            option="valueSchemaFile",
         ) from None
 
 

@@ -1,1 +1,4 @@
-"""Pipelines: one spec, checked before Spark starts, run bounded or continuously on Structured Streaming."""
+"""Pipelines: one YAML file of sources, transforms and sinks, checked and then run on Spark.
+
+`spec` reads the file, `checks` compares it with the world, `dataframes` hands it to Spark, `run` runs and watches it.
+"""

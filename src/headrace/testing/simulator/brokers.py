@@ -40,7 +40,7 @@ def broker(options: Mapping[str, str] | None = None, *, node_id: int = 1) -> Fac
 
 
 async def _exit_when_failed(running: Broker, runtime: SimRuntime) -> None:
-    await running.stopping.wait()
+    await running.tasks.stopping.wait()
     try:
         await running.stop()
     finally:

@@ -215,9 +215,7 @@ def poll_skip(history: History) -> Iterable[Anomaly]:
     filled: dict[PartitionKey, list[int]] = {}
     for partition, offsets in history.observed().items():
         filled[partition] = sorted(
-            offset
-            for offset, values in offsets.items()
-            if not any((partition, value) in uncertain for value in values)
+            offset for offset, values in offsets.items() if not any((partition, value) in uncertain for value in values)
         )
     positions: dict[tuple[str, PartitionKey], int] = {}
     for operation in history.operations:

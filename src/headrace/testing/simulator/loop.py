@@ -28,7 +28,8 @@ class DeadlockError(RuntimeError):
 
 
 class SimLoop(BaseEventLoop):
-    """Single-threaded, seeded. `timer_jitter_s` makes timers late by up to so much; threads take `work_s` (min, max)."""
+    """Single-threaded, seeded. `timer_jitter_s` makes timers late by up to so much; threads take `work_s` (min,
+    max)."""
 
     def __init__(
         self,
@@ -161,13 +162,16 @@ class SimLoop(BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., T], *args: Any
     ) -> "asyncio.Future[T]":
-        """The work happens at one later moment, its result is seen at another: whatever the loop does meanwhile races it."""
+        """The work happens at one later moment, its result is seen at another: whatever the loop does meanwhile races
+        it."""
         future: asyncio.Future[T] = self.create_future()
         start_s, report_s = (self.random.uniform(*self.work_s) / 2 for _ in range(2))
         self.call_later(start_s, self._work, future, func, args, report_s)
         return future
 
-    def _work(self, future: "asyncio.Future[T]", func: Callable[..., T], args: tuple[Any, ...], report_s: float) -> None:
+    def _work(
+        self, future: "asyncio.Future[T]", func: Callable[..., T], args: tuple[Any, ...], report_s: float
+    ) -> None:
         if future.cancelled():
             return
         try:
@@ -214,7 +218,8 @@ class SimLoop(BaseEventLoop):
     def _write_to_self(self) -> None: ...
 
     def _asyncgen_finalizer_hook(self, agen: AsyncGeneratorType[Any, Any]) -> None:
-        """One that is let go of while it waits was a dead process's: nothing of it runs any more, not even to be closed."""
+        """One that is let go of while it waits was a dead process's: nothing of it runs any more, not even to be
+        closed."""
         if not agen.ag_running:
             super()._asyncgen_finalizer_hook(agen)  # type: ignore[misc]
 
@@ -262,7 +267,8 @@ def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None)
 
 
 class SimClock:
-    """headrace.clock.Clock on a SimLoop. Each node has its own wall clock, wrong by `skew_ms`, and its own boot time."""
+    """headrace.clock.Clock on a SimLoop. Each node has its own wall clock, wrong by `skew_ms`, and its own boot
+    time."""
 
     EPOCH_MS = 1_767_225_600_000
 

@@ -219,7 +219,8 @@ class Network:
             end.vanish()
 
     def power_on(self, host: str) -> None:
-        """The host answers again: segments repeated to it since it went down meet a kernel that knows nothing of them."""
+        """The host answers again: segments repeated to it since it went down meet a kernel that knows nothing of
+        them."""
         self.down.discard(host)
         for pipe in self._unanswered.pop(host, ()):
             pipe.back.carry(pipe.writer.reset_by_peer)

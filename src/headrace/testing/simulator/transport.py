@@ -374,7 +374,8 @@ class Endpoint(asyncio.Transport):
             self._lose(_reset_error())
 
     def process_died(self) -> None:
-        """The kernel closes for a dead process: with a reset if anything was left unread, else with the end of stream."""
+        """The kernel closes for a dead process: with a reset if anything was left unread, else with the end of
+        stream."""
         if self.gone:
             return
         if self._received:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from random import Random
 
 from headrace.client import raw
-from headrace.client.cluster import Cluster
 from headrace.client.errors import ClientError, RequestFailed, err_of
+from headrace.client.net.cluster import Cluster
 from headrace.clock import Clock
 from headrace.errors import Err
 from headrace.protocol import messages as m
@@ -44,7 +44,8 @@ class Options:
 
 
 class Workload:
-    """Producers and consumers of one topic. Cancel their tasks to stop them: the history says what they knew by then."""
+    """Producers and consumers of one topic. Cancel their tasks to stop them: the history says what they knew by
+    then."""
 
     def __init__(self, bootstrap: str, random: Random, clock: Clock, options: Options | None = None) -> None:
         self.bootstrap = bootstrap

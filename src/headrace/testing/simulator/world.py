@@ -79,7 +79,11 @@ class SimRuntime:
             step()
 
     async def listen(
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, options: SocketOptions = DEFAULT_SOCKETS
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        options: SocketOptions = DEFAULT_SOCKETS,
     ) -> tuple[asyncio.AbstractServer, int]:
         assert isinstance(self.loop, SimLoop)
         listener = self.loop.network.listen(protocol_factory, [host], port)

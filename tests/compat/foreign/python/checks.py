@@ -1,4 +1,5 @@
-"""What the Python programs share: named checks, one line of output each, and patience. Run as scripts, without Headrace."""
+"""What the Python programs share: named checks, one line of output each, and patience. Run as scripts, without
+Headrace."""
 
 import sys
 import time

@@ -19,7 +19,9 @@ mode, bootstrap, *rest = sys.argv[1:]
 def kcat(*args: str, sent: str | bytes = b"", code: int = 0) -> str:
     """What it prints, line ends as they are; `-q` keeps its remarks about reaching an end away."""
     given = sent.encode() if isinstance(sent, str) else sent
-    ran = subprocess.run(["kcat", "-b", bootstrap, *args], input=given, capture_output=True, timeout=LIMIT_S, check=False)
+    ran = subprocess.run(
+        ["kcat", "-b", bootstrap, *args], input=given, capture_output=True, timeout=LIMIT_S, check=False
+    )
     if ran.returncode != code:
         raise AssertionError(f"kcat {' '.join(args)} ended with {ran.returncode}: {ran.stderr.decode()[-400:]}")
     return ran.stdout.decode() if code == 0 else ran.stderr.decode()
@@ -43,7 +45,12 @@ def records(prefix: str) -> None:
     same({row["tstype"] for row in rows}, {"create"})
     same(kcat("-C", "-q", "-e", "-t", topic, "-o", "-2", "-f", "%o\n"), "2\n3\n")
     same(kcat("-C", "-q", "-e", "-t", topic, "-o", "1", "-c", "2", "-f", "%o\n"), "1\n2\n")
-    same(kcat("-C", "-q", "-e", "-t", topic, "-p", "0", "-o", "99", "-X", "topic.auto.offset.reset=earliest", "-f", "%o\n"), "0\n1\n2\n3\n")
+    same(
+        kcat(
+            "-C", "-q", "-e", "-t", topic, "-p", "0", "-o", "99", "-X", "topic.auto.offset.reset=earliest", "-f", "%o\n"
+        ),
+        "0\n1\n2\n3\n",
+    )
 
 
 def codec(prefix: str, name: str) -> None:
@@ -91,7 +98,16 @@ def group(prefix: str) -> None:
     topic = f"{prefix}-group"
     kcat("-P", "-t", topic, sent="a\nb\n")
     for strategy in ("range", "roundrobin", "cooperative-sticky"):
-        member = ("-G", f"{topic}-{strategy}", *EARLIEST, "-X", f"partition.assignment.strategy={strategy}", "-q", "-e", topic)
+        member = (
+            "-G",
+            f"{topic}-{strategy}",
+            *EARLIEST,
+            "-X",
+            f"partition.assignment.strategy={strategy}",
+            "-q",
+            "-e",
+            topic,
+        )
         same(sorted(kcat(*member).split()), ["a", "b"])
         same(kcat(*member), "")
     kcat("-P", "-t", topic, sent="c\n")
@@ -123,7 +139,9 @@ def load(topic: str) -> None:
     seen: set[int] = set()
     for reader in readers:
         threading.Thread(target=collect, args=(reader, seen), daemon=True).start()
-    writer = start("-P", "-t", topic, "-E", "-X", "enable.idempotence=true", "-X", "linger.ms=1", "-X", "partitioner=random")
+    writer = start(
+        "-P", "-t", topic, "-E", "-X", "enable.idempotence=true", "-X", "linger.ms=1", "-X", "partitioner=random"
+    )
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
     assert writer.stdin is not None

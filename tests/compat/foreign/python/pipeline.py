@@ -1,5 +1,5 @@
-"""Python's producers under elections: `pipeline.py confluent|aiokafka BOOTSTRAP TOPIC NAME PARTITIONS EACH`, at their defaults
-but for `enable.idempotence`, which both have off. See tests/compat/elections.py."""
+"""Python's producers under elections: `pipeline.py confluent|aiokafka BOOTSTRAP TOPIC NAME PARTITIONS EACH`, at their
+defaults but for `enable.idempotence`, which both have off. See tests/compat/elections.py."""
 
 import asyncio
 import logging
@@ -61,7 +61,10 @@ def confluent(bootstrap: str, topic: str, name: str, partitions: int, each: int)
         number = run.sent
         value = f"{name}-{number}".encode()
         producer.produce(
-            topic, value, partition=number % partitions, on_delivery=lambda error, _, number=number: run.told(number, error)
+            topic,
+            value,
+            partition=number % partitions,
+            on_delivery=lambda error, _, number=number: run.told(number, error),
         )
         run.sent += 1
         producer.poll(0)

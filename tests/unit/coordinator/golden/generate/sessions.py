@@ -100,18 +100,14 @@ class Session:
         return {
             "group.consumer.assignors": "range" if self.mixed else choose(["uniform,range", "range,uniform"]),
             "group.consumer.assignment.interval.ms": choose(["0", "0", "1000"]),
-            "group.consumer.migration.policy": choose(
-                ["bidirectional"] * 4 + ["upgrade", "downgrade", "disabled"]
-            ),
+            "group.consumer.migration.policy": choose(["bidirectional"] * 4 + ["upgrade", "downgrade", "disabled"]),
             "group.consumer.max.size": choose(["2147483647"] * 4 + ["3"]),
             "group.consumer.regex.refresh.interval.ms": choose(["600000", "20000"]),
             "group.initial.rebalance.delay.ms": "3",
         }
 
     def image(self) -> str:
-        topics = (
-            f"{name}:{self.ids[name]}:{count}{self.racks}" for name, count in sorted(self.counts.items())
-        )
+        topics = (f"{name}:{self.ids[name]}:{count}{self.racks}" for name, count in sorted(self.counts.items()))
         return " ".join(["image", str(self.offset), *topics])
 
     def steps(self, length: int) -> Iterator[str]:
@@ -174,9 +170,7 @@ class Session:
                 kind.OffsetCommitRequestTopic(
                     name=name,
                     topic_id=self.ids[name].to_bytes(16, "big"),
-                    partitions=[
-                        kind.OffsetCommitRequestPartition(partition_index=0, committed_offset=self.number)
-                    ],
+                    partitions=[kind.OffsetCommitRequestPartition(partition_index=0, committed_offset=self.number)],
                 )
             ],
         )
@@ -237,9 +231,7 @@ class Session:
                 names = []
         elif chance() < 0.2:
             request.subscribed_topic_regex = ""
-        request.subscribed_topic_names = (
-            names if chance() < 0.95 or request.subscribed_topic_regex is None else None
-        )
+        request.subscribed_topic_names = names if chance() < 0.95 or request.subscribed_topic_regex is None else None
 
     def _classic(self, client: Client) -> str:
         chance = self.random.random
@@ -266,9 +258,7 @@ class Session:
         leave = m.LeaveGroupRequest(
             group_id="g",
             members=[
-                m.LeaveGroupRequest.MemberIdentity(
-                    member_id=client.member_id, group_instance_id=client.instance_id
-                )
+                m.LeaveGroupRequest.MemberIdentity(member_id=client.member_id, group_instance_id=client.instance_id)
             ],
         )
         return self._request(ApiKey.LEAVE_GROUP, 5, leave, client.member_id)
@@ -277,21 +267,15 @@ class Session:
         """Each member gets every so-manieth partition of every topic."""
         made = []
         for place, member_id in enumerate(client.led):
-            partitions = {
-                name: list(range(place, count, len(client.led))) for name, count in self.counts.items()
-            }
+            partitions = {name: list(range(place, count, len(client.led))) for name, count in self.counts.items()}
             made.append(
-                m.SyncGroupRequest.SyncGroupRequestAssignment(
-                    member_id=member_id, assignment=_assignment(partitions)
-                )
+                m.SyncGroupRequest.SyncGroupRequestAssignment(member_id=member_id, assignment=_assignment(partitions))
             )
         return made
 
     def _classic_join(self, client: Client) -> str:
         choose, chance = self.random.choice, self.random.random
-        names = (
-            client.topics if client.topics and chance() < 0.7 else sorted(t for t in TOPICS if chance() < 0.6)
-        )
+        names = client.topics if client.topics and chance() < 0.7 else sorted(t for t in TOPICS if chance() < 0.6)
         client.topics = names
         protocols = BATCH[choose(["range"] * 5 + ["both"] * 3 + ["other"])]
         by_id = {i: name for name, i in self.ids.items()}
@@ -312,9 +296,7 @@ class Session:
             group_instance_id=client.instance_id,
             protocol_type="consumer",
             protocols=[
-                m.JoinGroupRequest.JoinGroupRequestProtocol(
-                    name=name, metadata=_metadata(names, owned, version)
-                )
+                m.JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=_metadata(names, owned, version))
                 for name, version in protocols
             ],
         )
@@ -347,9 +329,7 @@ class Session:
         elif key is ApiKey.CONSUMER_GROUP_HEARTBEAT:
             client.epoch = max(response.member_epoch, 0)
             if response.assignment is not None:
-                client.assigned = {
-                    t.topic_id: set(t.partitions) for t in response.assignment.topic_partitions
-                }
+                client.assigned = {t.topic_id: set(t.partitions) for t in response.assignment.topic_partitions}
         elif key is ApiKey.JOIN_GROUP:
             client.member_id, client.epoch, client.classic = response.member_id, response.generation_id, True
             client.led = [member.member_id for member in response.members]
@@ -363,9 +343,7 @@ def _metadata(names: list[str], owned: dict[str, list[int]], version: int) -> by
     kind = m.ConsumerProtocolSubscription
     message = kind(
         topics=names,
-        owned_partitions=[kind.TopicPartition(topic=t, partitions=p) for t, p in owned.items()]
-        if version
-        else [],
+        owned_partitions=[kind.TopicPartition(topic=t, partitions=p) for t, p in owned.items()] if version else [],
     )
     return version.to_bytes(2, "big") + DATA["ConsumerProtocolSubscription"].encode(message, version)
 
@@ -427,9 +405,7 @@ def main() -> None:
     print(sum(x is not None for x in made), "of", len(made), "sessions")
     made = [x for x in made if x is not None]
     if not options.check:
-        TARGET.write_text(
-            "[\n" + ",\n".join(json.dumps(s, separators=(",", ":")) for s in made) + "\n]\n", "utf-8"
-        )
+        TARGET.write_text("[\n" + ",\n".join(json.dumps(s, separators=(",", ":")) for s in made) + "\n]\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Steps in Python: plain functions from DataFrames to a DataFrame."""
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 
 def graded(clean: DataFrame) -> DataFrame:

@@ -1,8 +1,7 @@
 """Tables are functions; `spark` is there already. Read a topic by .format("headrace")."""
 
 from pyspark import pipelines as dp
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 
 @dp.materialized_view

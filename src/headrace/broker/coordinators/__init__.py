@@ -1,0 +1,1 @@
+"""The shell around `headrace.coordinator`: shards loaded, run, and written to their topic; the lag of groups."""

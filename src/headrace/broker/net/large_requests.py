@@ -1,0 +1,202 @@
+"""Requests that name thousands of things: handled in portions, so that other requests get their turn in between.
+
+They are decoded and encoded in a thread, since that is pure. Handlers run on the loop: they get one portion after the
+other, as if each were a request of its own, and the answers are joined. Nothing here is used by a request of usual
+size.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from inspect import isawaitable
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from headrace.broker.net.pauses import Pauses
+from headrace.broker.net.request import Request
+from headrace.broker.runtime import Runtime
+from headrace.protocol.api import ApiKey
+
+LARGE_BYTES = 8 * 1024
+"""From here on a request is handled in portions; a few milliseconds' worth of the smallest elements."""
+LONG_BYTES = 64 * 1024
+"""From here on one that cannot be divided is at least decoded in a thread."""
+AT_ONCE = 2
+"""So many large requests are in work at a time: what they are decoded to may take many times their bytes."""
+
+
+class Portions(NamedTuple):
+    """How the requests of one API are divided."""
+
+    field: str
+    """The request's array."""
+    answer: str
+    """The array in the answer, with one row for each."""
+    inner: str = ""
+    """Where rows have rows of their own: their array in the request."""
+    inner_answer: str = ""
+    size: int = 200
+    from_bytes: int = LARGE_BYTES
+    unique: bool = False
+    """What is asked twice in the same words is answered once."""
+
+    def split(self, message: Any) -> Iterator[Any]:
+        """Messages of at most `size` rows. A message without rows is one portion: it may ask for everything."""
+        rows = getattr(message, self.field)
+        if not rows:
+            yield message
+            return
+        if self.unique:
+            rows = list({_name(row): row for row in rows}.values())
+        for part in self._inner_parts(rows) if self.inner else self._parts(rows):
+            yield replace(message, **{self.field: part})
+
+    def _parts(self, rows: list[Any]) -> Iterator[list[Any]]:
+        for start in range(0, len(rows), self.size):
+            yield rows[start : start + self.size]
+
+    def _inner_parts(self, rows: list[Any]) -> Iterator[list[Any]]:
+        part: list[Any] = []
+        room = self.size
+        for row in rows:
+            inner = getattr(row, self.inner) or ()
+            start = 0
+            while True:
+                piece = inner[start : start + room]
+                whole = len(piece) == len(inner)
+                part.append(row if whole else replace(row, **{self.inner: piece}))
+                start += len(piece)
+                room -= max(1, len(piece))
+                if room <= 0:
+                    yield part
+                    part, room = [], self.size
+                if start >= len(inner):
+                    break
+        if part:
+            yield part
+
+    def join(self, answer: Any, more: Any) -> None:
+        """Add the answer to the next portion. A row that was divided becomes one again."""
+        rows, added = getattr(answer, self.answer), getattr(more, self.answer)
+        if self.inner and rows and added and _name(rows[-1]) == _name(added[0]):
+            getattr(rows[-1], self.inner_answer).extend(getattr(added[0], self.inner_answer))
+            added = added[1:]
+        rows.extend(added)
+
+
+def _name(row: Any) -> Any:
+    """What tells rows of one array from each other."""
+    if hasattr(row, "resource_name"):
+        return row.resource_type, row.resource_name, tuple(getattr(row, "configuration_keys", None) or ())
+    return getattr(row, "name", None) or getattr(row, "topic", None) or getattr(row, "topic_id", None)
+
+
+PORTIONS: dict[int, Portions] = {
+    ApiKey.METADATA: Portions("topics", "topics", unique=True),
+    # One broker has 400 options: 3 ms, and 15 KB of answer.
+    ApiKey.DESCRIBE_CONFIGS: Portions("resources", "results", size=1, from_bytes=48, unique=True),
+    ApiKey.ALTER_CONFIGS: Portions("resources", "responses", size=50),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Portions("resources", "responses", size=50),
+    ApiKey.FIND_COORDINATOR: Portions("coordinator_keys", "coordinators"),
+    ApiKey.DESCRIBE_GROUPS: Portions("groups", "groups"),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Portions("group_ids", "groups"),
+    ApiKey.DELETE_GROUPS: Portions("groups_names", "results"),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Portions("topics", "topics", "partitions", "partitions", 1000),
+    ApiKey.DESCRIBE_PRODUCERS: Portions("topics", "topics", "partition_indexes", "partitions", 1000),
+    ApiKey.DELETE_RECORDS: Portions("topics", "topics", "partitions", "partitions", 500),
+    ApiKey.OFFSET_COMMIT: Portions("topics", "topics", "partitions", "partitions", 1000),
+    ApiKey.CREATE_PARTITIONS: Portions("topics", "results"),
+}
+"""Those whose rows have nothing to do with each other. Topics are created and deleted all at once, as one change."""
+OFFSET_FETCH_TOPICS = Portions("topics", "topics", "partition_indexes", "partitions", 1000)
+OFFSET_FETCH_GROUPS = Portions("groups", "groups", size=50)
+GROUPS_SINCE = 8
+
+
+def portions_of(api_key: int, version: int) -> Portions | None:
+    """How to divide a request; None: not at all."""
+    if api_key == ApiKey.OFFSET_FETCH:
+        return OFFSET_FETCH_GROUPS if version >= GROUPS_SINCE else OFFSET_FETCH_TOPICS
+    if api_key == ApiKey.FIND_COORDINATOR and version < 4:
+        return None  # one key only
+    return PORTIONS.get(api_key)
+
+
+def large_from_bytes(api_key: int) -> int:
+    """Requests of more bytes come here."""
+    portions = PORTIONS.get(api_key)
+    if portions is not None:
+        return portions.from_bytes
+    return LARGE_BYTES if api_key == ApiKey.OFFSET_FETCH else LONG_BYTES
+
+
+class RequestPart(Request):
+    """A request whose bytes are gone, or one portion of it. Its answer goes to whoever waits for it here."""
+
+    __slots__ = ("_client_id", "answered")
+
+    def __init__(self, request: Request, client_id: str | None, answered: "asyncio.Future[Any]") -> None:
+        super().__init__(
+            request.connection, request.api_key, request.version, request.correlation_id, request.client_id_length,
+            request.pos, request.end, request.started,
+        )  # fmt: skip
+        self.let_go()
+        self._client_id = client_id
+        self.answered = answered
+
+    @property
+    def client_id(self) -> str | None:
+        return self._client_id
+
+    @property
+    def is_whole(self) -> bool:
+        return False
+
+    def respond(self, message: Any) -> None:
+        if not self.answered.done():
+            self.answered.set_result(message)
+
+
+class LargeRequests:
+    """Does the work of the router for them."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._turn = asyncio.Semaphore(AT_ONCE)
+
+    async def work(
+        self, request: Request, decode: Callable[[bytes], Any], handler: Callable[..., Any], encode: Callable[[Any],
+        bytes],
+        body: bytes, client_id: str | None,
+    ) -> bytes | None:  # fmt: skip
+        """The answer's frame. None: nobody wants it any more. Raises what `decode` raises."""
+        runtime, connection = self._runtime, request.connection
+        portions = portions_of(request.api_key, request.version)
+
+        async def handle(message: Any) -> Any:
+            answered: asyncio.Future[Any] = runtime.loop.create_future()
+            result = handler(RequestPart(request, client_id, answered), message)
+            if result is None:
+                return await answered
+            return await result if isawaitable(result) else result
+
+        if portions is None:
+            # It may wait for others, such as members of its group: not while it keeps large requests from their turn.
+            async with self._turn:
+                message = await runtime.run_in_thread(decode, body)
+            return None if connection.closed else await runtime.run_in_thread(encode, await handle(message))
+        async with self._turn:
+            message = await runtime.run_in_thread(decode, body)
+            pauses = Pauses(runtime.perf_counter)
+            answer: Any = None
+            for part in portions.split(message):
+                if connection.closed:
+                    return None
+                result = await handle(part)
+                if answer is None:
+                    answer = result
+                else:
+                    portions.join(answer, result)
+                if pauses.due:
+                    await pauses.take()
+            return await runtime.run_in_thread(encode, answer)

@@ -1,0 +1,46 @@
+"""Requests about transactions to any broker of the cluster, this one included, and who leads what."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headrace.broker.cluster.peers import Peers
+from headrace.broker.metadata_cache import MetadataCache
+from headrace.client.errors import ClientError
+from headrace.errors import Err, KafkaError
+from headrace.metadata.image import NO_LEADER
+from headrace.protocol.api import ApiKey
+
+LANE = "transactions"
+"""Markers wait until they are committed: nothing else may stand behind them."""
+TIMEOUT_S = 30.0
+
+Serve = Callable[[Any], Awaitable[Any]]
+
+
+class Brokers:
+    """Asks a broker by its id; what is asked of this one is served without a connection."""
+
+    def __init__(self, node_id: int, metadata: MetadataCache, peers: Peers) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._peers = peers
+
+    async def ask(self, broker_id: int, key: ApiKey, body: Any, here: Serve) -> Any:
+        """The answer's message. Raises NETWORK_EXCEPTION when there is none."""
+        if broker_id == self._node_id:
+            return await here(body)
+        address = self._metadata.address(broker_id)
+        if address is None:
+            raise KafkaError(Err.NETWORK_EXCEPTION, f"broker {broker_id} is not known")
+        try:
+            return await self._peers.request(address, key, body, timeout_s=TIMEOUT_S, lane=f"{LANE} {key.name}")
+        except ClientError as error:
+            raise KafkaError(Err.NETWORK_EXCEPTION, str(error)) from error
+
+    def leader_of(self, topic: str, partition: int) -> int | None:
+        """-1: nobody, at the moment. None: there is no such partition any more."""
+        found = self._metadata.image.topic_named(topic)
+        known = None if found is None else found.partitions.get(partition)
+        if known is None:
+            return None
+        return NO_LEADER if known.leader < 0 else known.leader

@@ -1,0 +1,166 @@
+"""A leader writes the markers that coordinators send it, and answers when they are committed (WriteTxnMarkers)."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+from headrace.broker.net.waiters import Bucket
+from headrace.broker.replicas.partition import Partition
+from headrace.broker.replicas.transactional import append_marker
+from headrace.errors import Err, KafkaError
+from headrace.metadata.names import OFFSETS_TOPIC
+from headrace.protocol import messages as m
+from headrace.records.control import Marker
+
+Results = dict[int, dict[tuple[str, int], Err]]
+"""By producer, as Kafka answers."""
+
+
+class Wheel(Protocol):
+    def add(self, waiter: Any, timeout_ms: int) -> None: ...
+
+
+class Groups(Protocol):
+    """The groups' coordinator, which has to hear of the end of transactions in its own topic."""
+
+    def write_marker(
+        self, partition: int, producer_id: int, epoch: int, marker: Marker, transaction_version: int
+    ) -> tuple[Partition, int]:
+        """(the partition, the end offset of the marker). Raises KafkaError."""
+        ...
+
+
+class MarkerWriter:
+    """The markers of other brokers' coordinators, and of this one's."""
+
+    def __init__(
+        self,
+        hosted: Mapping[str, Mapping[int, Partition]],
+        groups: Groups,
+        wheel: Wheel,
+        timeout_ms: Callable[[], int],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._hosted = hosted
+        """Partitions that this broker has, by topic and index."""
+        self._groups = groups
+        self._wheel = wheel
+        self._timeout_ms = timeout_ms
+        self._loop = loop
+
+    def write(self, request: m.WriteTxnMarkersRequest) -> Coroutine[Any, Any, m.WriteTxnMarkersResponse]:
+        """Everything is appended before this returns; the answer comes when it is committed, or not in time."""
+        results: Results = {}
+        waiter = _Waiter(self._loop.create_future())
+        for marker in request.markers:
+            of_producer = results.setdefault(marker.producer_id, {})
+            for topic in marker.topics:
+                for index in topic.partition_indexes:
+                    place = topic.name, index
+                    try:
+                        partition, end_offset = self._append(marker, topic.name, index)
+                    except KafkaError as error:
+                        of_producer[place] = error.error
+                        continue
+                    of_producer[place] = Err.NONE
+                    if partition.high_watermark < end_offset:
+                        # Not later, when the answer is waited for: it may be committed by then, or the partition has
+                        # another leader, and nobody would tell.
+                        partition.ack_waiters.append((end_offset, _Part(waiter, of_producer, place)))
+        if waiter.all_appended():
+            self._wheel.add(waiter, self._timeout_ms())
+        return self._answer(results, waiter)
+
+    def _append(
+        self, marker: m.WriteTxnMarkersRequest.WritableTxnMarker, topic: str, index: int
+    ) -> tuple[Partition, int]:
+        partition = self._hosted.get(topic, {}).get(index)
+        if partition is None or partition.failed:
+            raise KafkaError(Err.UNKNOWN_TOPIC_OR_PARTITION)
+        ended = Marker(marker.transaction_result, marker.coordinator_epoch)
+        who = marker.producer_id, marker.producer_epoch
+        if topic == OFFSETS_TOPIC:
+            return self._groups.write_marker(index, *who, ended, marker.transaction_version)
+        return partition, append_marker(partition, *who, ended, marker.transaction_version)
+
+    @staticmethod
+    async def _answer(results: Results, waiter: "_Waiter") -> m.WriteTxnMarkersResponse:
+        await waiter.done
+        return _response(results)
+
+
+class _Waiter:
+    """A request whose markers are on their way to be committed."""
+
+    __slots__ = ("bucket", "done", "is_whole", "parts")
+
+    def __init__(self, done: "asyncio.Future[None]") -> None:
+        self.done = done
+        self.parts: dict[_Part, None] = {}
+        """Those that are not committed."""
+        self.is_whole = False
+        self.bucket: Bucket | None = None
+
+    def all_appended(self) -> bool:
+        """True: some of it has to be waited for."""
+        self.is_whole = True
+        if not self.parts:
+            self.done.set_result(None)
+        return bool(self.parts)
+
+    def settled(self, part: "_Part") -> None:
+        self.parts.pop(part, None)
+        if not self.parts and self.is_whole and not self.done.done():
+            if self.bucket is not None:
+                self.bucket.pop(self, None)
+                self.bucket = None
+            self.done.set_result(None)
+
+    def expire(self) -> None:
+        for part in self.parts:
+            part.refuse(Err.REQUEST_TIMED_OUT)
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class _Part:
+    """One marker of such a request, as its partition knows it."""
+
+    __slots__ = ("_errors", "_place", "_waiter")
+
+    outlives_leader = False
+    """The next leader is asked again: it takes a marker that it has already for what it is."""
+
+    def __init__(self, waiter: _Waiter, errors: dict[tuple[str, int], Err], place: tuple[str, int]) -> None:
+        self._waiter = waiter
+        self._errors = errors
+        self._place = place
+        waiter.parts[self] = None
+
+    def refuse(self, error: Err) -> None:
+        self._errors[self._place] = error
+
+    def committed(self) -> None:
+        self._waiter.settled(self)
+
+    def lost(self, partition: Partition) -> None:
+        self.refuse(Err.NOT_LEADER_OR_FOLLOWER)
+        self._waiter.settled(self)
+
+
+def _response(results: Results) -> m.WriteTxnMarkersResponse:
+    R = m.WriteTxnMarkersResponse
+    response = R()
+    for producer_id, errors in results.items():
+        topics: dict[str, list[Any]] = {}
+        for (topic, index), error in errors.items():
+            topics.setdefault(topic, []).append(
+                R.WritableTxnMarkerPartitionResult(partition_index=index, error_code=error)
+            )
+        response.markers.append(
+            R.WritableTxnMarkerResult(
+                producer_id=producer_id,
+                topics=[R.WritableTxnMarkerTopicResult(name=topic, partitions=rows) for topic, rows in topics.items()],
+            )
+        )
+    return response

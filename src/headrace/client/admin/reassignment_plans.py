@@ -1,0 +1,176 @@
+"""Where replicas should go: emptying a broker, filling a new one, another number of copies.
+
+Pure: a placement and the brokers in, only the partitions that change out. As little is moved as gets there, replicas of
+a partition stay in different racks as far as racks last, and preferred leaders are spread by reordering, which moves
+no data.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from headrace.client.errors import ClientError
+
+TopicPartition = tuple[str, int]
+Replicas = tuple[int, ...]
+Placement = Mapping[TopicPartition, Sequence[int]]
+Racks = Mapping[int, str | None]
+"""The brokers that may hold replicas, with their racks."""
+
+LEADER_PASSES = 8
+
+
+class _Plan:
+    """The placement as planned so far, and how much each broker holds by it."""
+
+    def __init__(self, placement: Placement, racks: Racks) -> None:
+        self.before = {at: tuple(replicas) for at, replicas in placement.items()}
+        self.replicas = dict(self.before)
+        self.racks = racks
+        self.held: dict[int, dict[TopicPartition, None]] = {node: {} for node in racks}
+        for at, replicas in self.before.items():
+            for node in replicas:
+                self.held.setdefault(node, {})[at] = None
+
+    def set(self, at: TopicPartition, replicas: Replicas) -> None:
+        for node in self.replicas[at]:
+            self.held[node].pop(at, None)
+        for node in replicas:
+            self.held[node][at] = None
+        self.replicas[at] = replicas
+
+    def crowded(self, replicas: Iterable[int], node: int) -> bool:
+        """Whether `node` shares its rack with one of `replicas`. Brokers without a rack share none."""
+        rack = self.racks.get(node)
+        return rack is not None and any(self.racks.get(other) == rack for other in replicas if other != node)
+
+    def choose(self, at: TopicPartition, others: Replicas, candidates: Iterable[int]) -> int:
+        """The best broker for one more replica beside `others`: another rack first, then who holds least."""
+        free = [node for node in candidates if node not in others]
+        if not free:
+            topic, index = at
+            raise ClientError(
+                f"{topic}-{index} has {len(others) + 1} replicas and there are not as many other brokers to hold them"
+            )
+        return min(free, key=lambda node: (self.crowded(others, node), len(self.held[node]), node))
+
+    def changes(self) -> dict[TopicPartition, Replicas]:
+        return {at: replicas for at, replicas in sorted(self.replicas.items()) if replicas != self.before[at]}
+
+
+def drain(placement: Placement, racks: Racks, leaving: Collection[int]) -> dict[TopicPartition, Replicas]:
+    """Move every replica off the brokers `leaving`; each takes the place, and the lead, of the one it replaces."""
+    plan = _Plan(placement, racks)
+    staying = [node for node in racks if node not in leaving]
+    for at, replicas in sorted(plan.before.items()):
+        for node in replicas:
+            if node in leaving:
+                now = plan.replicas[at]
+                others = tuple(n for n in now if n != node)
+                new = plan.choose(at, others, staying)
+                plan.set(at, tuple(new if n == node else n for n in now))
+    _spread_leaders(plan, only=plan.changes())
+    return plan.changes()
+
+
+def balance(placement: Placement, racks: Racks) -> dict[TopicPartition, Replicas]:
+    """Even out how many replicas, and preferred leaders, the brokers have: for brokers that were added, mostly."""
+    plan = _Plan(placement, racks)
+    while True:
+        by_load = sorted(racks, key=lambda node: (len(plan.held[node]), node))
+        if not any(_move_one(plan, giver, taker) for giver in reversed(by_load) for taker in by_load):
+            break
+    _spread_leaders(plan, only=plan.replicas)
+    return plan.changes()
+
+
+def _move_one(plan: _Plan, giver: int, taker: int) -> bool:
+    """Move one replica if that makes the two more equal and no rack more crowded."""
+    if len(plan.held[giver]) - len(plan.held[taker]) < 2:
+        return False
+    for at in plan.held[giver]:
+        replicas = plan.replicas[at]
+        if taker in replicas:
+            continue
+        others = tuple(node for node in replicas if node != giver)
+        if plan.crowded(others, taker) and not plan.crowded(others, giver):
+            continue
+        plan.set(at, tuple(taker if node == giver else node for node in replicas))
+        return True
+    return False
+
+
+def with_replication_factor(placement: Placement, racks: Racks, factor: int) -> dict[TopicPartition, Replicas]:
+    """Add or take away replicas until each partition has `factor`; the preferred leader stays."""
+    if factor < 1:
+        raise ClientError(f"a replication factor of {factor} would keep nothing")
+    if factor > len(racks):
+        raise ClientError(f"a replication factor of {factor} needs as many brokers, and there are {len(racks)}")
+    plan = _Plan(placement, racks)
+    for at in sorted(plan.before):
+        while len(plan.replicas[at]) < factor:
+            now = plan.replicas[at]
+            plan.set(at, (*now, plan.choose(at, now, racks)))
+        while len(plan.replicas[at]) > factor:
+            now = plan.replicas[at]
+            # First a broker that is gone, then one whose rack is covered twice, then the fullest; never the leader.
+            worst = max(now[1:], key=lambda n: (n not in racks, plan.crowded(now, n), len(plan.held[n]), n))
+            plan.set(at, tuple(node for node in now if node != worst))
+    return plan.changes()
+
+
+def _spread_leaders(plan: _Plan, only: Collection[TopicPartition]) -> None:
+    """Reorder replicas of `only` so that preferred leaders are as even as the placement allows."""
+    leads: dict[int, int] = dict.fromkeys(plan.held, 0)
+    for replicas in plan.replicas.values():
+        leads[replicas[0]] += 1
+    order = sorted(only)
+    for _ in range(LEADER_PASSES):
+        if not sum(_hand_over(plan, leads, at) for at in order):
+            break
+    # A broker with too many leads may share no partition with one that has too few: then one in between passes it on.
+    while chain := _chain(plan, leads, order):
+        for at, to in chain:
+            _prefer(plan, leads, at, to)
+
+
+def _hand_over(plan: _Plan, leads: dict[int, int], at: TopicPartition) -> bool:
+    """Give a partition's lead to the one of its replicas that leads least, if that evens them out."""
+    replicas = plan.replicas[at]
+    best = min(replicas, key=lambda node: leads[node])
+    if leads[replicas[0]] - leads[best] < 2:
+        return False
+    _prefer(plan, leads, at, best)
+    return True
+
+
+def _prefer(plan: _Plan, leads: dict[int, int], at: TopicPartition, node: int) -> None:
+    replicas = plan.replicas[at]
+    leads[replicas[0]] -= 1
+    leads[node] += 1
+    plan.replicas[at] = (node, *(other for other in replicas if other != node))
+
+
+def _chain(
+    plan: _Plan, leads: Mapping[int, int], partitions: Sequence[TopicPartition]
+) -> list[tuple[TopicPartition, int]]:
+    """Partitions, each with its next leader, that bring a lead from a broker to one with at least two less."""
+    led: dict[int, list[TopicPartition]] = {}
+    for at in partitions:
+        led.setdefault(plan.replicas[at][0], []).append(at)
+    for giver in sorted(led, key=lambda node: -leads[node]):
+        came_by: dict[int, tuple[TopicPartition, int]] = {}
+        seen, waiting = {giver}, [giver]
+        for node in waiting:
+            if leads[giver] - leads[node] >= 2:
+                chain = []
+                while node != giver:
+                    at, before = came_by[node]
+                    chain.append((at, node))
+                    node = before
+                return chain
+            for at in led.get(node, ()):
+                for other in plan.replicas[at][1:]:
+                    if other not in seen:
+                        seen.add(other)
+                        came_by[other] = at, node
+                        waiting.append(other)
+    return []

@@ -1,0 +1,105 @@
+"""A broker as a child process, started like any user starts one: for the demo."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+READY = " ready on "
+START_LIMIT_S = 15.0
+STOP_LIMIT_S = 15.0
+
+
+class BrokerProcess:
+    """`headrace up` on one folder. The port is chosen at the first start and kept for later ones.
+
+    With `words` they are the command line, and the process has a session of its own: Ctrl-C does not reach it.
+    """
+
+    def __init__(self, data: Path, log: Path, words: Sequence[str] | None = None, port: int = 0) -> None:
+        self.data = data
+        self.log = log
+        self.port = port
+        self.words = words
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> str:
+        """Start and wait until it is ready; returns the line it printed. Raises RuntimeError with the reason."""
+        self.launch()
+        return self.await_ready()
+
+    def launch(self) -> None:
+        words = ["--data", str(self.data)] if self.words is None else self.words
+        command = [sys.executable, "-m", "headrace", "up", *words, "--port", str(self.port)]
+        # Whatever the user has set for brokers of their own must not change this one.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                start_new_session=self.words is not None,
+            )
+
+    def await_ready(self) -> str:
+        line = self._first_line()
+        if READY not in line:
+            self.kill9()
+            raise RuntimeError(
+                f"the broker did not start: {line or self.log.read_text(errors='replace').strip()[-500:]}"
+            )
+        self.port = int(line.partition(READY)[2].split()[0].rpartition(":")[2])
+        return line
+
+    def _first_line(self) -> str:
+        assert self.process is not None and self.process.stdout is not None
+        output = self.process.stdout
+        deadline = time.monotonic() + START_LIMIT_S
+        data = b""
+        while not data.endswith(b"\n"):
+            ready, _, _ = select.select([output], [], [], max(0.0, deadline - time.monotonic()))
+            chunk = os.read(output.fileno(), 4096) if ready else b""
+            if not chunk:
+                break
+            data += chunk
+        return data.decode(errors="replace").strip()
+
+    def stop(self) -> None:
+        """A clean stop, which must succeed."""
+        code = self._end(signal.SIGTERM)
+        if code != 0:
+            raise RuntimeError(
+                f"the broker's stop ended with code {code}: {self.log.read_text(errors='replace').strip()[-500:]}"
+            )
+
+    def kill9(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> int:
+        process, self.process = self.process, None
+        if process is None:
+            return 0
+        process.send_signal(how)
+        try:
+            return process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise RuntimeError(f"the broker did not stop within {STOP_LIMIT_S:g} s") from None
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()

@@ -1,0 +1,4 @@
+"""Getting Spark to run: Java, sessions, masters, and Python workers that start quickly.
+
+Nothing here reads or writes a topic.
+"""

@@ -1,0 +1,83 @@
+"""Large requests in portions: each row is handled once and in order, and the answer is the one that it would have
+been."""
+
+from random import Random
+from typing import Any
+
+from headrace.broker.net.large_requests import PORTIONS, Portions
+from headrace.protocol import messages as m
+from headrace.protocol.api import API, ApiKey
+from headrace.protocol.codec import CODECS
+
+
+def answer_offsets(message: Any) -> Any:
+    R = m.OffsetCommitResponse
+    return R(
+        topics=[
+            R.OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    R.OffsetCommitResponsePartition(
+                        partition_index=row.partition_index, error_code=row.committed_offset % 7
+                    )
+                    for row in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def joined(portions: Portions, message: Any, answer: Any) -> Any:
+    whole = None
+    for part in portions.split(message):
+        if whole is None:
+            whole = answer(part)
+        else:
+            portions.join(whole, answer(part))
+    return whole
+
+
+def test_rows_within_rows_are_divided_and_joined_again() -> None:
+    T, P = m.OffsetCommitRequest.OffsetCommitRequestTopic, m.OffsetCommitRequest.OffsetCommitRequestPartition
+    for seed in range(200):
+        dice = Random(seed)
+        topics = [
+            T(
+                name=f"t{number}",
+                partitions=[
+                    P(partition_index=i, committed_offset=dice.randrange(99)) for i in range(dice.choice([0, 1, 3, 40]))
+                ],
+            )
+            for number in range(dice.randint(1, 12))
+        ]
+        message = m.OffsetCommitRequest(group_id="g", topics=topics)
+        portions = Portions("topics", "topics", "partitions", "partitions", size=dice.randint(1, 50))
+        parts = list(portions.split(message))
+        assert all(sum(max(1, len(topic.partitions)) for topic in part.topics) <= portions.size for part in parts), seed
+        assert all(part.group_id == "g" for part in parts)
+        assert joined(portions, message, answer_offsets) == answer_offsets(message), seed
+
+
+def test_a_message_that_names_nothing_is_one_portion() -> None:
+    assert [part.topics for part in PORTIONS[ApiKey.METADATA].split(m.MetadataRequest(topics=None))] == [None]
+    assert [part.topics for part in PORTIONS[ApiKey.METADATA].split(m.MetadataRequest(topics=[]))] == [[]]
+
+
+def test_what_is_named_twice_is_answered_once() -> None:
+    T = m.MetadataRequest.MetadataRequestTopic
+    message = m.MetadataRequest(topics=[T(name=f"t{number % 7}") for number in range(1000)])
+    (part,) = PORTIONS[ApiKey.METADATA].split(message)
+    assert [topic.name for topic in part.topics] == [f"t{number}" for number in range(7)]
+
+
+def test_the_table_names_arrays_that_exist() -> None:
+    for key, portions in PORTIONS.items():
+        name = API[key].name
+        request, response = CODECS[f"{name}Request"].root, CODECS[f"{name}Response"].root
+        asked = {field.name: field for field in request.fields if field.is_array}[portions.field]
+        answered = {field.name: field for field in response.fields if field.is_array}[portions.answer]
+        if portions.inner:
+            assert asked.struct is not None and answered.struct is not None
+            assert portions.inner in {field.name for field in asked.struct.fields if field.is_array}
+            assert portions.inner_answer in {field.name for field in answered.struct.fields if field.is_array}

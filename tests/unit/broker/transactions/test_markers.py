@@ -1,0 +1,162 @@
+"""Markers reach every partition of a transaction, whoever leads it and however often it takes."""
+
+import asyncio
+from collections.abc import Iterable
+
+from headrace.broker.transactions.markers import RETRY_S, MarkerSender
+from headrace.coordinator.transactions.shard import Markers
+from headrace.coordinator.transactions.transaction import TopicPartition
+from headrace.errors import Err, KafkaError
+from headrace.protocol import messages as m
+
+
+class Shard:
+    """The decision that markers belong to."""
+
+    coordinator_epoch = 3
+
+    def __init__(self) -> None:
+        self.is_served = True
+        self.done: list[TopicPartition] = []
+
+    def marked(self, markers: Markers, partitions: Iterable[TopicPartition]) -> None:
+        self.done += partitions
+
+
+class Brokers:
+    """Leaders by partition, what each was sent, and what it answers for a partition."""
+
+    def __init__(self, leaders: dict[TopicPartition, int]) -> None:
+        self.leaders = leaders
+        self.sent: list[tuple[int, m.WriteTxnMarkersRequest]] = []
+        self.errors: dict[TopicPartition, list[Err]] = {}
+        self.unreachable: list[int] = []
+        self.broken: list[int] = []
+
+    def leader_of(self, topic: str, partition: int) -> int | None:
+        return self.leaders.get((topic, partition))
+
+    async def write(self, broker_id: int, request: m.WriteTxnMarkersRequest) -> m.WriteTxnMarkersResponse:
+        self.sent.append((broker_id, request))
+        await asyncio.sleep(0)
+        if broker_id in self.unreachable:
+            self.unreachable.remove(broker_id)
+            raise KafkaError(Err.NETWORK_EXCEPTION)
+        if broker_id in self.broken:
+            self.broken.remove(broker_id)
+            raise OSError("its disk")
+        R = m.WriteTxnMarkersResponse
+        return R(
+            markers=[
+                R.WritableTxnMarkerResult(
+                    producer_id=marker.producer_id,
+                    topics=[
+                        R.WritableTxnMarkerTopicResult(
+                            name=topic.name,
+                            partitions=[
+                                R.WritableTxnMarkerPartitionResult(
+                                    partition_index=index, error_code=self._error(topic.name, index)
+                                )
+                                for index in topic.partition_indexes
+                            ],
+                        )
+                        for topic in marker.topics
+                    ],
+                )
+                for marker in reversed(request.markers)  # Kafka's come in any order
+            ]
+        )
+
+    def _error(self, topic: str, index: int) -> Err:
+        errors = self.errors.get((topic, index))
+        return errors.pop(0) if errors else Err.NONE
+
+    def told(self) -> list[tuple[int, int, TopicPartition]]:
+        return [
+            (broker_id, marker.producer_id, (topic.name, index))
+            for broker_id, request in self.sent
+            for marker in request.markers
+            for topic in marker.topics
+            for index in topic.partition_indexes
+        ]
+
+
+def run(brokers: Brokers, *transactions: tuple[Shard, Markers], seconds: float = 0.0) -> None:
+    async def main() -> None:
+        tasks: set[asyncio.Task[None]] = set()
+        loop = asyncio.get_running_loop()
+        sender = MarkerSender(brokers, brokers.write, lambda work: tasks.add(loop.create_task(work)), loop.call_later)
+        for shard, markers in transactions:
+            sender.send(shard, markers)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        if seconds:
+            await asyncio.sleep(seconds)
+        for task in tasks:
+            task.result()
+
+    asyncio.run(main())
+
+
+def markers(*partitions: TopicPartition, producer_id: int = 7, committed: bool = True) -> Markers:
+    return Markers(f"id-{producer_id}", producer_id, 4, committed, frozenset(partitions), 2)
+
+
+def test_each_leader_is_told_once_of_all_its_partitions() -> None:
+    brokers, shard = Brokers({("a", 0): 1, ("a", 1): 2, ("b", 0): 1}), Shard()
+    run(brokers, (shard, markers(("a", 0), ("a", 1), ("b", 0))))
+    assert sorted(brokers.told()) == [(1, 7, ("a", 0)), (1, 7, ("b", 0)), (2, 7, ("a", 1))]
+    assert len(brokers.sent) == 2
+    (_, request), *_ = brokers.sent
+    marker = request.markers[0]
+    assert (marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch) == (4, True, 3)
+    assert marker.transaction_version == 2
+    assert sorted(shard.done) == [("a", 0), ("a", 1), ("b", 0)]
+
+
+def test_what_comes_while_a_request_is_under_way_goes_with_the_next() -> None:
+    brokers, shards = Brokers({("a", 0): 1}), [Shard() for _ in range(5)]
+    run(brokers, *((shard, markers(("a", 0), producer_id=at)) for at, shard in enumerate(shards)))
+    assert [len(request.markers) for _, request in brokers.sent] == [5]
+    assert all(shard.done == [("a", 0)] for shard in shards)
+
+
+def test_a_partition_whose_leader_has_moved_is_told_again_and_others_are_not() -> None:
+    brokers, shard = Brokers({("a", 0): 1, ("a", 1): 1}), Shard()
+    brokers.errors[("a", 1)] = [Err.NOT_LEADER_OR_FOLLOWER]
+    run(brokers, (shard, markers(("a", 0), ("a", 1))), seconds=2 * RETRY_S)
+    assert sorted(brokers.told()) == [(1, 7, ("a", 0)), (1, 7, ("a", 1)), (1, 7, ("a", 1))]
+    assert sorted(shard.done) == [("a", 0), ("a", 1)]
+
+
+def test_a_broker_that_does_not_answer_is_told_again() -> None:
+    brokers, shard = Brokers({("a", 0): 1}), Shard()
+    brokers.unreachable = [1]
+    run(brokers, (shard, markers(("a", 0))), seconds=2 * RETRY_S)
+    assert len(brokers.sent) == 2 and shard.done == [("a", 0)]
+
+
+def test_a_partition_that_was_deleted_needs_no_marker_and_one_without_a_leader_waits_for_it() -> None:
+    brokers, shard = Brokers({("a", 0): -1}), Shard()
+    run(brokers, (shard, markers(("a", 0), ("gone", 0))))
+    assert shard.done == [("gone", 0)] and not brokers.sent
+    brokers.leaders[("a", 0)] = 2
+    run(brokers, (shard, markers(("a", 0))))
+    assert brokers.told() == [(2, 7, ("a", 0))]
+
+
+def test_a_coordinator_that_was_replaced_stops_telling() -> None:
+    brokers, shard = Brokers({("a", 0): 1, ("a", 1): 1}), Shard()
+    brokers.errors[("a", 0)] = [Err.TRANSACTION_COORDINATOR_FENCED]
+    run(brokers, (shard, markers(("a", 0), ("a", 1))), seconds=2 * RETRY_S)
+    assert len(brokers.sent) == 1 and not shard.done
+    shard.is_served = False
+    run(brokers, (shard, markers(("a", 0))))
+    assert len(brokers.sent) == 1
+
+
+def test_a_mistake_in_a_broker_does_not_leave_partitions_without_their_marker() -> None:
+    brokers, shard = Brokers({("a", 0): 1}), Shard()
+    brokers.broken = [1]
+    run(brokers, (shard, markers(("a", 0))), seconds=2 * RETRY_S)
+    assert len(brokers.sent) == 2 and shard.done == [("a", 0)]
