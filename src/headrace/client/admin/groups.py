@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from headrace.client.admin.admin import EARLIEST, Admin, only
-from headrace.client.admin.coordinators import GROUP, Coordinators
 from headrace.client.errors import ClientError, RequestFailed, UnsupportedApi, check
 from headrace.client.net.cluster import Cluster
 from headrace.client.net.connection import Connection
+from headrace.client.net.coordinators import GROUP, Coordinators
 from headrace.client.raw import fetch
 from headrace.errors import Err
 from headrace.protocol import messages as m

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from headrace.client.admin.admin import Admin, only
-from headrace.client.admin.coordinators import TRANSACTION, Coordinators
 from headrace.client.errors import RequestFailed, check
 from headrace.client.net.cluster import Cluster
 from headrace.client.net.connection import Connection
+from headrace.client.net.coordinators import TRANSACTION, Coordinators
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey

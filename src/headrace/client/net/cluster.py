@@ -17,6 +17,7 @@ from headrace.client.errors import (
     ClientError,
     ConnectionLost,
     ConnectionRefused,
+    NotKafka,
     RequestFailed,
     RequestTimedOut,
     SecurityFailed,
@@ -332,6 +333,11 @@ def is_retriable(error: ClientError) -> bool:
     if isinstance(error, RequestFailed):
         return error.error.retriable
     return isinstance(error, ConnectionLost)
+
+
+def may_pass(error: ClientError) -> bool:
+    """Whether time may cure it: all that a retry does, and brokers that are away or just starting."""
+    return is_retriable(error) or isinstance(error, BrokerUnreachable | NotKafka | RequestTimedOut)
 
 
 def topic_from(row: m.MetadataResponse.MetadataResponseTopic) -> Topic:

@@ -189,12 +189,15 @@ class Connection:
         return self._failure is None
 
     def version_of(self, key: ApiKey, version_max: int | None = None) -> int:
-        """The highest version of an API that both sides know, at most `version_max`. Raises UnsupportedApi."""
+        """The highest version of an API that both sides know, at most `version_max`. Raises UnsupportedApi.
+
+        One that Kafka calls unstable is spoken only with brokers that list it, and if `version_max` names it.
+        """
         api = API[key]
         served = self.versions.get(key)
         if served is None:
             raise UnsupportedApi(f"the broker at {self.peer} does not serve {api.name}")
-        highest = min(served[1], api.latest_stable, api.latest_stable if version_max is None else version_max)
+        highest = min(served[1], api.latest_stable if version_max is None else min(version_max, api.max_version))
         if highest < max(served[0], api.min_version):
             raise UnsupportedApi(
                 f"the broker at {self.peer} serves {api.name} in versions {served[0]} to {served[1]}, "

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from headrace.client.produce.partition_queue import Written as Written
     from headrace.client.produce.partitioner import Sticky as Sticky, partition_for_key as partition_for_key
     from headrace.client.produce.producer import OutgoingBatch as OutgoingBatch, ProducerCore as ProducerCore
+    from headrace.client.produce.transactions import ProducerTransactions as ProducerTransactions
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
@@ -15,5 +16,6 @@ else:
             "partition_queue": ["Written"],
             "partitioner": ["Sticky", "partition_for_key"],
             "producer": ["OutgoingBatch", "ProducerCore"],
+            "transactions": ["ProducerTransactions"],
         },
     )

@@ -145,7 +145,8 @@ class PartitionQueue:
         sequence, middle = batch.sequence, batch.count // 2
         halves = []
         for part in (records[:middle], records[middle:]):
-            view = memoryview(bytearray(build_batch(part, compression=header.codec)))
+            whole = build_batch(part, compression=header.codec, transactional=header.is_transactional)
+            view = memoryview(bytearray(whole))
             set_producer(view, self.producer.id, self.producer.epoch, sequence)
             halves.append(QueuedBatch(view, len(part), sequence, batch.order, batch.deadline))
             halves[-1].is_retry = True

@@ -35,10 +35,11 @@ from headrace.client.net.cluster import (
     UNKNOWN_TOPIC_WAIT_S,
     Cluster,
     Topic,
-    is_retriable,
+    may_pass,
 )
 from headrace.client.net.connection import Connection
 from headrace.client.produce.partition_queue import PartitionQueue, ProducerId, QueuedBatch, Written
+from headrace.client.produce.transactions import ProducerTransactions
 from headrace.client.raw import PRODUCE_VERSION_WITH_NAMES
 from headrace.errors import Err
 from headrace.protocol import messages as m
@@ -62,11 +63,6 @@ TOO_LARGE = frozenset({Err.MESSAGE_TOO_LARGE, Err.RECORD_LIST_TOO_LARGE})
 FORGOTTEN = frozenset({Err.UNKNOWN_PRODUCER_ID, Err.INVALID_PRODUCER_ID_MAPPING, Err.OUT_OF_ORDER_SEQUENCE_NUMBER})
 """At the head of a partition's queue: the broker no longer knows what this producer has written."""
 CURABLE = TOO_LARGE | FORGOTTEN | {Err.BROKER_NOT_AVAILABLE}
-
-
-def may_pass(error: ClientError) -> bool:
-    """Whether time may cure it: all that a retry does, and brokers that are away or just starting."""
-    return is_retriable(error) or isinstance(error, BrokerUnreachable | NotKafka | RequestTimedOut)
 
 
 class OutgoingBatch(msgspec.Struct):
@@ -97,7 +93,8 @@ Taken = dict[tuple[str, int], tuple[PartitionQueue, QueuedBatch]]
 class ProducerCore:
     """`async with ProducerCore(cluster) as producer: await producer.send(...); await producer.flush()`.
 
-    After a failure every call raises it: what was not acknowledged may or may not be written.
+    After a failure every call raises it: what was not acknowledged may or may not be written. With `transactions`,
+    batches have to be marked as transactional, and are written in the transaction that is open there.
     """
 
     def __init__(
@@ -109,6 +106,7 @@ class ProducerCore:
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
         delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
         produce_timeout_ms: int = PRODUCE_TIMEOUT_MS,
+        transactions: ProducerTransactions | None = None,
     ) -> None:
         assert 1 <= in_flight_max <= IN_FLIGHT_MAX, "more in flight than a broker remembers could double or reorder"
         self.cluster = cluster
@@ -117,6 +115,7 @@ class ProducerCore:
         self.buffer_bytes_max = buffer_bytes_max
         self.delivery_timeout_s = delivery_timeout_s
         self.produce_timeout_ms = produce_timeout_ms
+        self.transactions = transactions
         self.producer = ProducerId(-1, -1)
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
         self._senders: dict[int, _Sender] = {}
@@ -234,6 +233,8 @@ class ProducerCore:
     async def _send(self, sender: _Sender, taken: Taken) -> None:
         try:
             connection = await self.cluster.broker_connection(sender.node_id)
+            if self.transactions is not None:
+                await self.transactions.add(taken)
             request, version_max, names = self._request(taken)
             answer = await connection.post(ApiKey.PRODUCE, request, version_max=version_max)
         except NotKafka as error:
@@ -250,15 +251,20 @@ class ProducerCore:
         by_topic: dict[str, list[m.ProduceRequest.PartitionProduceData]] = {}
         for (topic, partition), (_, batch) in taken.items():
             by_topic.setdefault(topic, []).append(kind.PartitionProduceData(index=partition, records=batch.view))
-        rows, names, version_max = [], {}, None
+        rows, names = [], {}
+        transactions = self.transactions
+        version_max = None if transactions is None else transactions.produce_version_max
         for name, partitions in by_topic.items():
             found = self.cluster.topics.get(name)
             topic_id = found.topic_id if found is not None else NO_TOPIC_ID
             if topic_id == NO_TOPIC_ID:
-                version_max = PRODUCE_VERSION_WITH_NAMES
+                version_max = min(PRODUCE_VERSION_WITH_NAMES, version_max or PRODUCE_VERSION_WITH_NAMES)
             names[topic_id] = name
             rows.append(kind.TopicProduceData(name=name, topic_id=topic_id, partition_data=partitions))
-        return kind(acks=-1, timeout_ms=self.produce_timeout_ms, topic_data=rows), version_max, names
+        request = kind(acks=-1, timeout_ms=self.produce_timeout_ms, topic_data=rows)
+        if transactions is not None:
+            request.transactional_id = transactions.transactional_id
+        return request, version_max, names
 
     async def _receive(
         self,
@@ -335,6 +341,9 @@ class ProducerCore:
 
     def _is_curable(self, error: ClientError) -> bool:
         if isinstance(error, RequestFailed):
+            if self.transactions is not None and error.error in FORGOTTEN:
+                # Under another producer id it would not be in the transaction.
+                return False
             return error.error.retriable or error.error in CURABLE
         return isinstance(error, ConnectionLost | RequestTimedOut | BrokerUnreachable)
 
@@ -408,6 +417,9 @@ class ProducerCore:
     # -- requests of its own
 
     async def _new_producer_id(self) -> ProducerId:
+        if self.transactions is not None:
+            return await self.transactions.init()
+
         async def attempt() -> ProducerId:
             request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
             answer: m.InitProducerIdResponse = await self.cluster.to_any(ApiKey.INIT_PRODUCER_ID, request)

@@ -23,9 +23,9 @@ from headrace.client.columnar.columns import RecordColumns
 from headrace.client.columnar.encode import encode_rows, partitions_of
 from headrace.client.errors import ClientError, RequestFailed, SecurityFailed
 from headrace.client.net.background import LoopThread
-from headrace.client.net.cluster import Cluster
+from headrace.client.net.cluster import Cluster, may_pass
 from headrace.client.produce.partitioner import Sticky
-from headrace.client.produce.producer import OutgoingBatch, ProducerCore, may_pass
+from headrace.client.produce.producer import OutgoingBatch, ProducerCore
 from headrace.errors import Err
 from headrace.spark.options import OptionError
 from headrace.spark.plain_errors import plain_errors

@@ -3,8 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from headrace.client.admin.admin import only
-from headrace.client.errors import ClientError, check
+from headrace.client.errors import ClientError, NotKafka, check
 from headrace.client.net.cluster import Cluster, is_retriable
 from headrace.client.net.connection import Connection
 from headrace.protocol import messages as m
@@ -27,6 +26,10 @@ class Coordinators:
         """For people: "group", "transactional id"."""
         self.known: dict[str, int] = {}
 
+    @property
+    def request_timeout_s(self) -> float:
+        return self._cluster.request_timeout_s
+
     async def find(self, key: str) -> int:
         """The broker that coordinates it."""
         kind = m.FindCoordinatorRequest
@@ -42,13 +45,21 @@ class Coordinators:
             answer: m.FindCoordinatorResponse = await connection.request(
                 ApiKey.FIND_COORDINATOR, request, timeout_s=self._cluster.request_timeout_s
             )
-            found = only(answer.coordinators, "FindCoordinator") if answer.coordinators else answer
+            if several and len(answer.coordinators) != 1:
+                raise NotKafka(f"{connection.peer} answered FindCoordinator of one key with another number of them")
+            found = answer.coordinators[0] if several else answer
             check(found.error_code, f"coordinator of {self._what} {key!r}", found.error_message or None)
             return found.node_id
 
         return await self._cluster.retrying(attempt)
 
-    async def ask(self, key: str, ask: Callable[[Connection], Awaitable[T]]) -> T:
+    async def ask(
+        self,
+        key: str,
+        ask: Callable[[Connection], Awaitable[T]],
+        *,
+        can_retry: Callable[[ClientError], bool] = is_retriable,
+    ) -> T:
         """Ask the coordinator; another one is looked for when it has moved."""
 
         async def attempt() -> T:
@@ -57,10 +68,10 @@ class Coordinators:
                 node_id = self.known[key] = await self.find(key)
             return await ask(await self._cluster.broker_connection(node_id))
 
-        def can_retry(error: ClientError) -> bool:
-            if is_retriable(error):
+        def judge(error: ClientError) -> bool:
+            if can_retry(error):
                 self.known.pop(key, None)
                 return True
             return False
 
-        return await self._cluster.retrying(attempt, can_retry=can_retry)
+        return await self._cluster.retrying(attempt, can_retry=judge)
