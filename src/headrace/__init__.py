@@ -1,3 +1,39 @@
-"""Headrace: Kafka's whole job in Python."""
+"""Headrace: Kafka's whole job in Python.
 
-__version__ = "0.1.0"
+`headrace.Producer`, `headrace.Consumer` and `headrace.Admin` talk to any Kafka from asyncio.
+"""
+
+from typing import TYPE_CHECKING
+
+from headrace.lazy_exports import lazy_exports
+from headrace.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from headrace.client.admin.admin import Admin as Admin
+    from headrace.client.api.consumer import Consumer as Consumer
+    from headrace.client.api.options import OptionRefused as OptionRefused
+    from headrace.client.api.producer import Producer as Producer
+    from headrace.client.api.serializers import Json as Json, SerializationFailed as SerializationFailed, Str as Str
+    from headrace.client.api.types import Batch as Batch, Record as Record, TopicPartition as TopicPartition
+    from headrace.client.errors import (
+        BrokerUnreachable as BrokerUnreachable,
+        ClientError as ClientError,
+        ConnectionLost as ConnectionLost,
+        RequestFailed as RequestFailed,
+        RequestTimedOut as RequestTimedOut,
+    )
+    from headrace.client.produce.deliveries import Delivery as Delivery, RecordMetadata as RecordMetadata
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "client.admin.admin": ["Admin"],
+            "client.api.consumer": ["Consumer"],
+            "client.api.options": ["OptionRefused"],
+            "client.api.producer": ["Producer"],
+            "client.api.serializers": ["Json", "SerializationFailed", "Str"],
+            "client.api.types": ["Batch", "Record", "TopicPartition"],
+            "client.errors": ["BrokerUnreachable", "ClientError", "ConnectionLost", "RequestFailed", "RequestTimedOut"],
+            "client.produce.deliveries": ["Delivery", "RecordMetadata"],
+        },
+    )

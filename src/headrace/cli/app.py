@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from headrace import __version__
 from headrace.cli import cluster, config, doctor, group, log, pipeline, topic, transaction
 from headrace.cli.command_config import take_command_config
 from headrace.cli.output import JSON, command_group, print_json
 from headrace.client.errors import ClientError
 from headrace.protocol.primitives import ProtocolError
+from headrace.version import __version__
 
 app = command_group(
     "Kafka's job in Python: a broker that every Kafka client can use, and the tools around it.",

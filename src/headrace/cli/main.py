@@ -27,7 +27,7 @@ def dispatch(words: list[str]) -> int:
 
         return up(words[1:])
     if words in (["version"], ["--version"]):
-        from headrace import __version__
+        from headrace.version import __version__
 
         print(f"headrace {__version__}")
         return 0

@@ -14,13 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from headrace import __version__
 from headrace.cli.dump.report import counted
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.operations import Operations
 from headrace.client.errors import ClientError
 from headrace.config.broker import environment_name
 from headrace.local_cluster.layout import PLACE_OPTIONS, LocalCluster, LocalNode
+from headrace.version import __version__
 
 READY = " ready on "
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.2, 10.0

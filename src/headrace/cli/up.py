@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from headrace import __version__
 from headrace.config import BrokerConfig, ConfigError, parse_properties
+from headrace.version import __version__
 
 if TYPE_CHECKING:
     from headrace.config.listeners import Listener

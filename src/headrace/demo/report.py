@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from headrace import __version__
 from headrace.demo.charts import line_chart, stacked_bars
 from headrace.demo.check import Check
 from headrace.demo.events import CATEGORIES, DUPLICATE, GOOD, KINDS, LATE, MALFORMED, STALE
 from headrace.demo.status import GroupState, Series, Status
+from headrace.version import __version__
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #667; --card: #8881; --good: #047857; --bad: #dc2626; }

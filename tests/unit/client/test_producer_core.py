@@ -37,6 +37,7 @@ class Partition:
     def __init__(self, refuse_above: int = 1 << 30) -> None:
         self.values: list[int] = []
         self.producers: dict[int, list[tuple[int, int, int]]] = {}
+        self.epochs: dict[int, int] = {}
         self.refuse_above = refuse_above
         self.sizes: list[int] = []
 
@@ -46,6 +47,14 @@ class Partition:
         if len(records) > self.refuse_above:
             return Err.MESSAGE_TOO_LARGE, -1
         known = self.producers.setdefault(header.producer_id, [])
+        epoch = self.epochs.setdefault(header.producer_id, header.producer_epoch)
+        if header.producer_epoch < epoch:
+            return Err.INVALID_PRODUCER_EPOCH, -1
+        if header.producer_epoch > epoch:
+            if header.base_sequence != 0:
+                return Err.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+            self.epochs[header.producer_id] = header.producer_epoch
+            known.clear()
         for first, count, offset in known:
             if (first, count) == (header.base_sequence, header.count):
                 return Err.NONE, offset
@@ -209,7 +218,7 @@ def test_one_record_too_large_is_said_with_the_option_to_raise() -> None:
     run(play())
 
 
-def test_a_broker_that_lost_records_gets_a_new_producer() -> None:
+def test_with_a_broker_that_lost_records_a_producer_goes_on_in_another_epoch() -> None:
     async def play() -> None:
         broker = Broker()
         async with broker, Cluster(broker.address) as cluster, ProducerCore(cluster) as producer:
@@ -221,7 +230,8 @@ def test_a_broker_that_lost_records_gets_a_new_producer() -> None:
             broker.partitions[0].producers[101].pop()
             await producer.send([batch_of(n) for n in range(2, 10)])
             await producer.flush()
-            assert broker.partitions[0].values == [0, *range(2, 10)] and broker.producer_ids == 2
+            assert broker.partitions[0].values == [0, *range(2, 10)] and broker.producer_ids == 1
+            assert broker.partitions[0].epochs == {101: 1}
 
     run(play())
 

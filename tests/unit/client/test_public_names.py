@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-ROOMS = ["", ".admin", ".columnar", ".consume", ".net", ".produce", ".security"]
+ROOMS = ["", ".admin", ".api", ".columnar", ".consume", ".net", ".produce", ".security"]
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -11,7 +11,6 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from headrace import __version__
 from headrace.client.errors import (
     BrokerUnreachable,
     ClientError,
@@ -29,6 +28,7 @@ from headrace.protocol import messages as m
 from headrace.protocol.api import API, Api, ApiKey
 from headrace.protocol.frames import LENGTH, decode_response, encode_request
 from headrace.protocol.primitives import ProtocolError
+from headrace.version import __version__
 
 FRAME_BYTES_MAX = 128 << 20
 READ_BYTES = 64 << 10

@@ -5,13 +5,18 @@ queue.
 """
 
 from collections import deque
+from math import inf
 
 import msgspec
 
-from headrace.client.errors import ClientError, RequestFailed
-from headrace.errors import Err
+from headrace.client.errors import ClientError
+from headrace.client.produce.deliveries import OpenBatch
 from headrace.records.batch import build_batch, next_sequence, read_header, read_records
 from headrace.records.builder import set_producer
+from headrace.records.layout import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+
+EPOCH_MAX = 0x7FFE
+"""Kafka keeps the last epoch for itself: it fences a producer with it."""
 
 
 class ProducerId(msgspec.Struct, frozen=True, gc=False):
@@ -19,6 +24,18 @@ class ProducerId(msgspec.Struct, frozen=True, gc=False):
 
     id: int
     epoch: int
+
+    @property
+    def next_epoch(self) -> "ProducerId | None":
+        """The same producer with its epoch one higher (KIP-360), which fences what is still under way in this one.
+
+        None when epochs are used up.
+        """
+        return ProducerId(self.id, self.epoch + 1) if self.epoch < EPOCH_MAX else None
+
+
+NO_PRODUCER = ProducerId(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+"""Without idempotence: nothing is numbered, and a broker takes whatever comes twice."""
 
 
 class Written(msgspec.Struct):
@@ -41,15 +58,34 @@ class Written(msgspec.Struct):
 class QueuedBatch:
     """A batch under way. `order` counts up within its partition; sequences start again at 0 now and then."""
 
-    __slots__ = ("count", "deadline", "is_retry", "order", "sequence", "view")
+    __slots__ = ("attempts", "count", "deadline", "first", "is_retry", "order", "refusal", "sequence", "source", "view")
 
-    def __init__(self, view: memoryview, count: int, sequence: int, order: int, deadline: float) -> None:
+    def __init__(
+        self,
+        view: memoryview,
+        count: int,
+        sequence: int,
+        order: int,
+        deadline: float,
+        source: OpenBatch | None = None,
+        first: int = 0,
+    ) -> None:
         self.view = view
         self.count = count
         self.sequence = sequence
         self.order = order
         self.deadline = deadline
+        self.source = source
+        """Who is told what became of the records; `first` of them is the first in here."""
+        self.first = first
+        self.attempts = 0
+        self.refusal: ClientError | None = None
+        """Why sending it again would not help."""
         self.is_retry = False
+
+    def resolve(self, base_offset: int, log_append_time_ms: int, error: ClientError | None = None) -> None:
+        if self.source is not None:
+            self.source.resolve(self.first, self.count, base_offset, log_append_time_ms, error)
 
 
 class PartitionQueue:
@@ -60,8 +96,10 @@ class PartitionQueue:
         "failed",
         "fresh_starts",
         "in_flight",
+        "is_due",
         "is_known",
         "next_sequence",
+        "open",
         "order",
         "partition",
         "pause_s",
@@ -80,6 +118,10 @@ class PartitionQueue:
         self.producer = producer
         self.next_sequence = 0
         self.order = 0
+        self.open: OpenBatch | None = None
+        """The batch that takes records now, behind all that is pending."""
+        self.is_due = False
+        """Whether the open batch may be closed as soon as there is a request to put it into."""
         self.pending: deque[QueuedBatch] = deque()
         self.failed: list[QueuedBatch] = []
         self.in_flight = 0
@@ -104,15 +146,33 @@ class PartitionQueue:
     def name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    def append(self, view: memoryview, count: int, deadline: float) -> None:
+    @property
+    def has_something(self) -> bool:
+        """Whether there is a batch to send."""
+        return bool(self.pending) or (self.open is not None and self.is_due)
+
+    @property
+    def deadline(self) -> float:
+        """When the first of what is queued is given up; never, if nothing is."""
+        if self.pending:
+            return self.pending[0].deadline
+        return self.open.deadline if self.open is not None else inf
+
+    @property
+    def is_numbered(self) -> bool:
+        return self.producer is not NO_PRODUCER
+
+    def append(self, view: memoryview, count: int, deadline: float, source: OpenBatch | None = None) -> None:
         """Number a batch and queue it."""
-        set_producer(view, self.producer.id, self.producer.epoch, self.next_sequence)
-        self.pending.append(QueuedBatch(view, count, self.next_sequence, self.order, deadline))
+        sequence = self.next_sequence if self.is_numbered else NO_SEQUENCE
+        set_producer(view, self.producer.id, self.producer.epoch, sequence)
+        self.pending.append(QueuedBatch(view, count, sequence, self.order, deadline, source))
         self.next_sequence = next_sequence(self.next_sequence, count)
         self.order += 1
 
     def acknowledge(self, batch: QueuedBatch, base_offset: int) -> None:
         """A batch in flight was written; `base_offset` is -1 where the broker did not tell it."""
+        assert self.in_flight > 0
         self.written.add(batch.count, len(batch.view), base_offset)
         self.in_flight -= 1
         self.fresh_starts = 0
@@ -128,29 +188,32 @@ class PartitionQueue:
             batch.is_retry = True
         self.failed.clear()
 
-    def split_first(self, error: ClientError) -> int:
+    def drop(self, batch: QueuedBatch) -> None:
+        """Give a pending batch up. If it is not written, the gap in sequences shows when the next one is refused."""
+        self.pending.remove(batch)
+        if batch.is_retry:
+            self.retries -= 1
+
+    def split_first(self) -> int:
         """Halve the batch that the broker finds too large, and return how many bytes more the queue holds for it.
 
         Sequences count records, so the batches behind it keep theirs.
         """
         batch = self.pending.popleft()
-        if batch.count == 1:
-            raise RequestFailed(
-                f"produce to {self.name}",
-                Err.MESSAGE_TOO_LARGE,
-                f"a record of {len(batch.view)} bytes is larger than the topic takes: raise its max.message.bytes",
-            ) from error
+        assert batch.count > 1, "one record cannot be split"
         header = read_header(batch.view)
         records = read_records(batch.view, 0, header)
         sequence, middle = batch.sequence, batch.count // 2
-        halves = []
+        halves: list[QueuedBatch] = []
         for part in (records[:middle], records[middle:]):
             whole = build_batch(part, compression=header.codec, transactional=header.is_transactional)
             view = memoryview(bytearray(whole))
             set_producer(view, self.producer.id, self.producer.epoch, sequence)
-            halves.append(QueuedBatch(view, len(part), sequence, batch.order, batch.deadline))
+            first = batch.first + (middle if halves else 0)
+            halves.append(QueuedBatch(view, len(part), sequence, batch.order, batch.deadline, batch.source, first))
             halves[-1].is_retry = True
-            sequence = next_sequence(sequence, len(part))
+            if self.is_numbered:
+                sequence = next_sequence(sequence, len(part))
         self.retries += 1
         self.pending.extendleft(reversed(halves))
         for order, queued in enumerate(self.pending, start=batch.order):
@@ -159,9 +222,10 @@ class PartitionQueue:
         return sum(len(half.view) for half in halves) - len(batch.view)
 
     def start_afresh(self, producer: ProducerId) -> None:
-        """Number what is left from 0 under a new producer id: the broker has lost records of the old one.
+        """Number what is left from 0 under another producer id or epoch.
 
-        It refused the head of the queue, so none of it is written and nothing can double.
+        The broker has lost records of the old one, or one was given up. It refused the head of the queue, so none of it
+        is written and nothing can double.
         """
         self.producer = producer
         self.is_known = False

@@ -32,6 +32,38 @@ def partition_for_key(key: bytes, partitions: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
+class KeyPartitioner:
+    """`partition_for_key` that remembers the hashes of keys it has seen: hashing costs more than all else of a send."""
+
+    KEYS_MAX = 100_000
+    KEY_BYTES_MAX = 256
+
+    def __init__(self) -> None:
+        self._hashes: dict[bytes, int] = {}
+
+    def partition(self, key: bytes, partitions: int) -> int:
+        hashed = self._hashes.get(key)
+        if hashed is None:
+            hashed = murmur2(key) & 0x7FFFFFFF
+            if len(key) <= self.KEY_BYTES_MAX:
+                if len(self._hashes) >= self.KEYS_MAX:
+                    self._hashes.clear()
+                self._hashes[key] = hashed
+        return hashed % partitions
+
+
+class RoundRobin:
+    """One partition after the other, record by record."""
+
+    def __init__(self, start: int = 0) -> None:
+        self._next = start
+
+    def next(self, size_bytes: int, partitions: int) -> int:
+        found = self._next % partitions
+        self._next = found + 1
+        return found
+
+
 class Sticky:
     """Partitions for records without a key. Each is kept for `batch_bytes`, then comes another, at random."""
 
@@ -40,6 +72,13 @@ class Sticky:
         self._rng = rng or random.Random()
         self._current = -1
         self._filled_bytes = 0
+
+    def next(self, size_bytes: int, partitions: int) -> int:
+        """The partition of one record."""
+        if not 0 <= self._current < partitions or self._filled_bytes >= self._batch_bytes:
+            self._move(partitions)
+        self._filled_bytes += size_bytes
+        return self._current
 
     def runs(self, ends: Sequence[int], partitions: int) -> list[tuple[int, int]]:
         """Runs of records, as (end row, partition). `ends[i]` is the size of rows 0 to i together."""

@@ -1,6 +1,6 @@
-"""Record batches to any number of partitions, each exactly once and in order within one producer's life.
+"""Records and whole batches to any number of partitions, each exactly once and in order within one producer's life.
 
-The idempotent producer without the batching: whole batches come in, get a producer id and a sequence, and go to their
+Records are collected into batches, or whole batches come in; they get a producer id and a sequence, and go to their
 leaders, several in flight per partition. A partition whose batch failed waits until all it has in flight is answered,
 looks its leader up again, and sends the rest again in order under the same sequences, so that a broker takes each once.
 Works against Apache Kafka as well.
@@ -17,33 +17,33 @@ from typing import Any, Self
 import msgspec
 
 from headrace.client.errors import (
-    BrokerUnreachable,
     ClientError,
     ConnectionLost,
     NotKafka,
     RequestFailed,
     RequestTimedOut,
     SecurityFailed,
-    check,
     err_of,
 )
 from headrace.client.net.cluster import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
-    NO_TOPIC,
-    NO_TOPIC_ID,
     UNKNOWN_TOPIC_WAIT_S,
     Cluster,
-    Topic,
     may_pass,
 )
 from headrace.client.net.connection import Connection
-from headrace.client.produce.partition_queue import PartitionQueue, ProducerId, QueuedBatch, Written
-from headrace.client.produce.transactions import ProducerTransactions
-from headrace.client.raw import PRODUCE_VERSION_WITH_NAMES
+from headrace.client.produce.deliveries import RECORD_OVERHEAD_MAX, OpenBatch
+from headrace.client.produce.lingering import Lingering
+from headrace.client.produce.partition_queue import NO_PRODUCER, PartitionQueue, ProducerId, QueuedBatch, Written
+from headrace.client.produce.request import Taken, find_topic, new_producer_id, produce_request
+from headrace.client.produce.transactions import ProducerTransactions, Severity
+from headrace.client.produce.verdicts import FORGOTTEN, TOO_LARGE, ends_all, explained, may_retry
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
+from headrace.records.compression import Codec
+from headrace.records.reader import Headers
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +59,11 @@ FRESH_STARTS_MAX = 3
 TOPIC_GONE_S = 15.0
 """How long a topic may be missing before it counts as deleted rather than moved."""
 
-TOO_LARGE = frozenset({Err.MESSAGE_TOO_LARGE, Err.RECORD_LIST_TOO_LARGE})
-FORGOTTEN = frozenset({Err.UNKNOWN_PRODUCER_ID, Err.INVALID_PRODUCER_ID_MAPPING, Err.OUT_OF_ORDER_SEQUENCE_NUMBER})
-"""At the head of a partition's queue: the broker no longer knows what this producer has written."""
-CURABLE = TOO_LARGE | FORGOTTEN | {Err.BROKER_NOT_AVAILABLE}
+BATCH_BYTES = 256 << 10
+RETRIES_MAX = (1 << 31) - 1
+FAILED_KEPT_MAX = 1000
+ALL = -1
+"""acks: every in-sync replica has it."""
 
 
 class OutgoingBatch(msgspec.Struct):
@@ -86,38 +87,52 @@ class _Sender:
         self.wake = asyncio.Event()
 
 
-Taken = dict[tuple[str, int], tuple[PartitionQueue, QueuedBatch]]
-"""What one request carries: a batch of each of some queues, by topic and partition."""
-
-
 class ProducerCore:
     """`async with ProducerCore(cluster) as producer: await producer.send(...); await producer.flush()`.
 
-    After a failure every call raises it: what was not acknowledged may or may not be written. With `transactions`,
-    batches have to be marked as transactional, and are written in the transaction that is open there.
+    Records that are appended one by one are told what became of them, each for itself. A whole batch that fails is the
+    end: every call raises it, and what was not acknowledged may or may not be written. With `transactions`, whole
+    batches have to be marked as transactional, and all is written in the transaction that is open there.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         *,
+        acks: int = ALL,
+        idempotent: bool = True,
+        retries: int = RETRIES_MAX,
         in_flight_max: int = IN_FLIGHT_MAX,
         request_bytes_max: int = REQUEST_BYTES_MAX,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
+        batch_bytes: int = BATCH_BYTES,
+        linger_s: float = 0.0,
+        codec: int = Codec.NONE,
+        level: int | None = None,
         delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
         produce_timeout_ms: int = PRODUCE_TIMEOUT_MS,
         transactions: ProducerTransactions | None = None,
     ) -> None:
-        assert 1 <= in_flight_max <= IN_FLIGHT_MAX, "more in flight than a broker remembers could double or reorder"
+        assert 1 <= in_flight_max <= IN_FLIGHT_MAX or not idempotent, "more in flight than a broker remembers"
         self.cluster = cluster
+        self.acks = acks
+        self.idempotent = idempotent
+        self.retries = retries
         self.in_flight_max = in_flight_max
         self.request_bytes_max = request_bytes_max
         self.buffer_bytes_max = buffer_bytes_max
+        self.batch_bytes = batch_bytes
+        self.codec = int(codec)
+        self.level = level
         self.delivery_timeout_s = delivery_timeout_s
         self.produce_timeout_ms = produce_timeout_ms
         self.transactions = transactions
-        self.producer = ProducerId(-1, -1)
+        self.producer = NO_PRODUCER
+        self.failed: list[OpenBatch] = []
+        """Batches of records that failed; who looks through them empties the list."""
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
+        self._lingering = Lingering(linger_s, self._be_due)
+        self._unfinished: set[OpenBatch] = set()
         self._senders: dict[int, _Sender] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
@@ -127,7 +142,8 @@ class ProducerCore:
         self._failure: BaseException | None = None
 
     async def __aenter__(self) -> Self:
-        self.producer = await self._new_producer_id()
+        if self.idempotent:
+            self.producer = await self._new_producer_id()
         return self
 
     async def __aexit__(
@@ -137,7 +153,7 @@ class ProducerCore:
 
     async def close(self) -> None:
         """End at once; `flush` first if everything is to arrive."""
-        self._failure = self._failure or ClientError("the producer is closed")
+        self._fail(ClientError("the producer is closed"))
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
@@ -150,40 +166,114 @@ class ProducerCore:
         found = self.cluster.topics.get(topic)
         if found is None:
             found = await self.cluster.retrying(
-                lambda: self._find(topic), can_retry=may_pass, unknown_topic_wait_s=UNKNOWN_TOPIC_WAIT_S
+                lambda: find_topic(self.cluster, topic), can_retry=may_pass, unknown_topic_wait_s=UNKNOWN_TOPIC_WAIT_S
             )
         return len(found.partitions)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as much is buffered as may be: `room` waits until less is."""
+        return self._buffered_bytes >= self.buffer_bytes_max
+
+    async def room(self) -> None:
+        while self._buffered_bytes >= self.buffer_bytes_max and self._failure is None:
+            await self._movement()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what ended the producer, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def append(
+        self, topic: str, partition: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> OpenBatch:
+        """Put one record into its partition's open batch and return that; the record is its last."""
+        queue = self._queues.get((topic, partition))
+        if queue is None:
+            queue = self._new_queue(topic, partition)
+        batch = queue.open
+        if batch is not None:
+            size = (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
+            if batch.size_bytes + size + RECORD_OVERHEAD_MAX > self.batch_bytes:
+                self._close_open(queue)
+                self._offer(queue)
+                batch = None
+        if batch is None:
+            batch = self._open_batch(queue)
+        self._buffered_bytes += batch.append(timestamp, key, value, headers)
+        return batch
 
     async def send(self, batches: Iterable[OutgoingBatch]) -> None:
         """Queue batches, waiting for room where there is none. Raises what made an earlier one fail."""
         for batch in batches:
-            while self._buffered_bytes >= self.buffer_bytes_max and self._failure is None:
-                await self._movement()
-            self._raise_failure()
+            await self.room()
             self._enqueue(batch)
 
     async def flush(self) -> dict[tuple[str, int], Written]:
         """Wait until every batch is acknowledged by all in-sync replicas; what each partition has taken."""
+        self.send_open()
         while self._buffered_bytes and self._failure is None:
             await self._movement()
-        self._raise_failure()
+        self.check()
         return {key: queue.written for key, queue in self._queues.items()}
+
+    def send_open(self) -> None:
+        """Send what is collected without waiting for more."""
+        self._lingering.end_all()
+
+    async def settled(self) -> None:
+        """Wait until it is known what became of every record that was appended before."""
+        self.send_open()
+        for batch in [*self._unfinished]:
+            if not batch.is_done:
+                await batch.waiter()
+
+    # -- collecting
+
+    def _new_queue(self, topic: str, partition: int) -> PartitionQueue:
+        queue = PartitionQueue(topic, partition, self.producer, BACKOFF_S_MIN)
+        self._queues[topic, partition] = queue
+        return queue
+
+    def _open_batch(self, queue: PartitionQueue) -> OpenBatch:
+        now = asyncio.get_running_loop().time()
+        batch = OpenBatch(queue.topic, queue.partition, now + self.delivery_timeout_s)
+        queue.open, queue.is_due = batch, False
+        self._buffered_bytes += batch.size_bytes
+        self._unfinished.add(batch)
+        self._lingering.add(queue, now)
+        return batch
+
+    def _be_due(self, queue: PartitionQueue) -> None:
+        queue.is_due = True
+        self._offer(queue)
+
+    def _close_open(self, queue: PartitionQueue) -> None:
+        """Make the open batch one that is pending. Others may be taken before it is full: the next is opened then."""
+        batch = queue.open
+        assert batch is not None
+        queue.open = None
+        self._lingering.discard(queue)
+        view = batch.close(self.codec, self.level, self.transactions is not None)
+        self._buffered_bytes += len(view) - batch.size_bytes
+        queue.append(view, batch.count, batch.deadline, batch)
 
     # -- queueing
 
     def _enqueue(self, batch: OutgoingBatch) -> None:
         key = batch.topic, batch.partition
-        queue = self._queues.get(key)
-        if queue is None:
-            queue = self._queues[key] = PartitionQueue(batch.topic, batch.partition, self.producer, BACKOFF_S_MIN)
+        queue = self._queues.get(key) or self._new_queue(*key)
+        if queue.open is not None:
+            self._close_open(queue)
         queue.append(batch.view, batch.count, asyncio.get_running_loop().time() + self.delivery_timeout_s)
         self._buffered_bytes += len(batch.view)
         self._offer(queue)
 
     def _offer(self, queue: PartitionQueue) -> None:
         """Put a queue with something to send into the queue of its leader."""
-        in_flight_max = self.in_flight_max if queue.is_known and not queue.retries else 1
-        if queue.recovering or queue.waiting or not queue.pending or queue.in_flight >= in_flight_max:
+        in_flight_max = self.in_flight_max if not queue.retries and (queue.is_known or not self.idempotent) else 1
+        if queue.recovering or queue.waiting or queue.in_flight >= in_flight_max or not queue.has_something:
             return
         topic = self.cluster.topics.get(queue.topic)
         partition = topic.partitions.get(queue.partition) if topic is not None else None
@@ -217,14 +307,18 @@ class ProducerCore:
         size_bytes = 0
         for _ in range(len(sender.ready)):
             queue = sender.ready[0]
-            if queue.recovering or not queue.pending:
+            if queue.recovering or not queue.has_something:
                 sender.ready.popleft().waiting = False
                 continue
+            if not queue.pending:
+                self._close_open(queue)
             size_bytes += len(queue.pending[0].view)
             if taken and size_bytes > self.request_bytes_max:
                 break
             sender.ready.popleft().waiting = False
-            taken[queue.topic, queue.partition] = queue, queue.pending.popleft()
+            batch = queue.pending.popleft()
+            batch.attempts += 1
+            taken[queue.topic, queue.partition] = queue, batch
             queue.in_flight += 1
         for queue, _ in taken.values():
             self._offer(queue)
@@ -235,7 +329,13 @@ class ProducerCore:
             connection = await self.cluster.broker_connection(sender.node_id)
             if self.transactions is not None:
                 await self.transactions.add(taken)
-            request, version_max, names = self._request(taken)
+            request, version_max, names = produce_request(
+                self.cluster, taken, self.transactions, acks=self.acks, timeout_ms=self.produce_timeout_ms
+            )
+            if self.acks == 0:
+                await connection.send(ApiKey.PRODUCE, request, version_max=version_max)
+                self._unanswered(sender, taken)
+                return
             answer = await connection.post(ApiKey.PRODUCE, request, version_max=version_max)
         except NotKafka as error:
             # It was a broker a moment ago: one that stops or starts hangs up at the first request, too.
@@ -244,27 +344,6 @@ class ProducerCore:
             self._lost(sender, taken, error)
         else:
             self._spawn(self._receive(sender, taken, names, connection, answer))
-
-    def _request(self, taken: Taken) -> tuple[m.ProduceRequest, int | None, dict[bytes, str]]:
-        """The request, the highest version that can name its topics, and the names behind the topic ids."""
-        kind = m.ProduceRequest
-        by_topic: dict[str, list[m.ProduceRequest.PartitionProduceData]] = {}
-        for (topic, partition), (_, batch) in taken.items():
-            by_topic.setdefault(topic, []).append(kind.PartitionProduceData(index=partition, records=batch.view))
-        rows, names = [], {}
-        transactions = self.transactions
-        version_max = None if transactions is None else transactions.produce_version_max
-        for name, partitions in by_topic.items():
-            found = self.cluster.topics.get(name)
-            topic_id = found.topic_id if found is not None else NO_TOPIC_ID
-            if topic_id == NO_TOPIC_ID:
-                version_max = min(PRODUCE_VERSION_WITH_NAMES, version_max or PRODUCE_VERSION_WITH_NAMES)
-            names[topic_id] = name
-            rows.append(kind.TopicProduceData(name=name, topic_id=topic_id, partition_data=partitions))
-        request = kind(acks=-1, timeout_ms=self.produce_timeout_ms, topic_data=rows)
-        if transactions is not None:
-            request.transactional_id = transactions.transactional_id
-        return request, version_max, names
 
     async def _receive(
         self,
@@ -299,6 +378,13 @@ class ProducerCore:
             )
         self._moved.set()
 
+    def _unanswered(self, sender: _Sender, taken: Taken) -> None:
+        """With acks=0, what was given to the network counts as sent."""
+        self._freed(sender)
+        for queue, batch in taken.values():
+            self._acknowledged(queue, batch, -1, -1)
+        self._moved.set()
+
     def _lost(self, sender: _Sender, taken: Taken, error: ClientError) -> None:
         """No answer to a whole request."""
         self._freed(sender)
@@ -315,37 +401,53 @@ class ProducerCore:
     def _judge_row(
         self, queue: PartitionQueue, batch: QueuedBatch, row: m.ProduceResponse.PartitionProduceResponse
     ) -> None:
-        if row.error_code == 0 or row.error_code == Err.DUPLICATE_SEQUENCE_NUMBER:
-            self._acknowledged(queue, batch, row.base_offset if row.error_code == 0 else -1)
+        if row.error_code == 0:
+            self._acknowledged(queue, batch, row.base_offset, row.log_append_time_ms)
+        elif row.error_code == Err.DUPLICATE_SEQUENCE_NUMBER:
+            self._acknowledged(queue, batch, -1, -1)
         else:
             error = RequestFailed(f"produce to {queue.name}", err_of(row.error_code), row.error_message)
             self._refused(queue, batch, error)
 
-    def _acknowledged(self, queue: PartitionQueue, batch: QueuedBatch, base_offset: int) -> None:
+    def _acknowledged(
+        self, queue: PartitionQueue, batch: QueuedBatch, base_offset: int, log_append_time_ms: int
+    ) -> None:
         queue.acknowledge(batch, base_offset)
-        self._buffered_bytes -= len(batch.view)
+        self._resolve(batch, base_offset, log_append_time_ms)
         if not queue.recovering:
             queue.pause_s = BACKOFF_S_MIN
             self._offer(queue)
         elif not queue.in_flight:
             self._spawn(self._resume(queue))
 
+    def _resolve(
+        self, batch: QueuedBatch, base_offset: int, log_append_time_ms: int, error: ClientError | None = None
+    ) -> None:
+        """The end of a batch, good or bad: its bytes are no longer held, and whose records they are is told."""
+        self._buffered_bytes -= len(batch.view)
+        batch.resolve(base_offset, log_append_time_ms, error)
+        source = batch.source
+        if source is not None and source.is_done:
+            self._unfinished.discard(source)
+            if source.unseen_failure is not None and len(self.failed) < FAILED_KEPT_MAX:
+                self.failed.append(source)
+
     def _refused(self, queue: PartitionQueue, batch: QueuedBatch, error: ClientError) -> None:
         """A batch that was not acknowledged: to be sent again after those before it, or the end."""
         queue.in_flight -= 1
         queue.failed.append(batch)
-        if not self._is_curable(error):
-            self._fail(error)
-            return
+        if not may_retry(batch, error, retries=self.retries, may_bump=self.idempotent and self.transactions is None):
+            error = explained(error, f"produce to {queue.name}", batch)
+            if batch.source is None or self._ends_all(error):
+                self._fail(error)
+                return
+            batch.refusal = error
         self._recover(queue, error)
 
-    def _is_curable(self, error: ClientError) -> bool:
-        if isinstance(error, RequestFailed):
-            if self.transactions is not None and error.error in FORGOTTEN:
-                # Under another producer id it would not be in the transaction.
-                return False
-            return error.error.retriable or error.error in CURABLE
-        return isinstance(error, ConnectionLost | RequestTimedOut | BrokerUnreachable)
+    def _ends_all(self, error: ClientError) -> bool:
+        if self.transactions is None:
+            return ends_all(error)
+        return self.transactions.steps.failed(error, by_coordinator=False) is Severity.FATAL
 
     def _recover(self, queue: PartitionQueue, error: ClientError) -> None:
         """Hold a queue back until all it has in flight is answered."""
@@ -360,9 +462,10 @@ class ProducerCore:
         error = queue.error
         assert queue.recovering and not queue.in_flight and error is not None
         queue.put_back_failed()
-        code = error.error if isinstance(error, RequestFailed) else None
-        if code in TOO_LARGE:
-            self._buffered_bytes += queue.split_first(error)
+        if self._drop_refused(queue):
+            pass  # those behind it go on at once; a gap in sequences is noticed, and mended, when they are refused
+        elif (code := error.error if isinstance(error, RequestFailed) else None) in TOO_LARGE:
+            self._buffered_bytes += queue.split_first()
         elif code in FORGOTTEN:
             await self._start_afresh(queue, error)
         else:
@@ -370,15 +473,38 @@ class ProducerCore:
         queue.recovering = False
         queue.error = None
         self._offer(queue)
+        self._moved.set()
+
+    def _drop_refused(self, queue: PartitionQueue) -> bool:
+        """Give up the batches that no retry can help, and tell so; whether there were any."""
+        refused = [batch for batch in queue.pending if batch.refusal is not None]
+        for batch in refused:
+            queue.drop(batch)
+            self._resolve(batch, -1, -1, batch.refusal)
+        return bool(refused)
+
+    def _drop_expired(self, queue: PartitionQueue, now: float, error: ClientError) -> None:
+        """Give up what waits for longer than the delivery timeout. Raises that for a whole batch."""
+        while queue.deadline <= now:
+            if not queue.pending:
+                self._close_open(queue)
+            late = RequestTimedOut(
+                f"{queue.name} took no record for {self.delivery_timeout_s:g} s; the last reason: {error}"
+            )
+            if queue.pending[0].source is None:
+                raise late
+            batch = queue.pending[0]
+            queue.drop(batch)
+            self._resolve(batch, -1, -1, late)
+        self._moved.set()
 
     async def _wait_for_leader(self, queue: PartitionQueue, error: ClientError) -> None:
         loop = asyncio.get_running_loop()
         start = loop.time()
         while True:
-            if queue.pending and loop.time() + queue.pause_s > queue.pending[0].deadline:
-                raise RequestTimedOut(
-                    f"{queue.name} took no record for {self.delivery_timeout_s:g} s; the last reason: {error}"
-                )
+            self._drop_expired(queue, loop.time() + queue.pause_s, error)
+            if not queue.has_something:
+                return
             # Queues that fail together must not come back together.
             await asyncio.sleep(queue.pause_s * random.uniform(0.8, 1.2))
             queue.pause_s = min(queue.pause_s * 2, BACKOFF_S_MAX)
@@ -393,12 +519,24 @@ class ProducerCore:
             if topic is None:
                 error = RequestFailed(f"topic {queue.topic!r}", Err.UNKNOWN_TOPIC_OR_PARTITION, "the topic is gone")
                 if loop.time() - start > TOPIC_GONE_S:
-                    raise error
+                    self._give_up(queue, error)
+                    return
                 continue
             partition = topic.partitions.get(queue.partition)
             if partition is not None and partition.leader >= 0:
                 return
             error = RequestFailed(queue.name, Err.LEADER_NOT_AVAILABLE)
+
+    def _give_up(self, queue: PartitionQueue, error: ClientError) -> None:
+        """Nothing of a queue can be sent any more. Raises for whole batches."""
+        if queue.open is not None:
+            self._close_open(queue)
+        if any(batch.source is None for batch in queue.pending):
+            raise error
+        for batch in [*queue.pending]:
+            queue.drop(batch)
+            self._resolve(batch, -1, -1, error)
+        self.cluster.topics.pop(queue.topic, None)
 
     async def _refresh(self) -> None:
         """Ask who leads what, once for all queues that wait to know."""
@@ -408,39 +546,16 @@ class ProducerCore:
         await asyncio.shield(self._refreshing)
 
     async def _start_afresh(self, queue: PartitionQueue, error: ClientError) -> None:
+        """Number on from 0. In a higher epoch, what may still be under way in the old one comes too late (KIP-360)."""
         queue.fresh_starts += 1
         if queue.fresh_starts > FRESH_STARTS_MAX:
-            raise error
-        log.warning("%s: %s; going on under a new producer id", queue.name, error)
-        queue.start_afresh(await self._new_producer_id())
-
-    # -- requests of its own
+            self._give_up(queue, error)
+            return
+        log.warning("%s: %s; going on in another producer epoch", queue.name, error)
+        queue.start_afresh(queue.producer.next_epoch or await self._new_producer_id())
 
     async def _new_producer_id(self) -> ProducerId:
-        if self.transactions is not None:
-            return await self.transactions.init()
-
-        async def attempt() -> ProducerId:
-            request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-            answer: m.InitProducerIdResponse = await self.cluster.to_any(ApiKey.INIT_PRODUCER_ID, request)
-            check(answer.error_code, "producer id")
-            return ProducerId(answer.producer_id, answer.producer_epoch)
-
-        return await self.cluster.retrying(attempt, can_retry=may_pass)
-
-    async def _find(self, topic: str) -> Topic:
-        await self.cluster.refresh([topic])
-        found = self.cluster.topics.get(topic)
-        if found is None:
-            request = m.MetadataRequest(
-                topics=[m.MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True
-            )
-            await self.cluster.to_any(ApiKey.METADATA, request)
-            await self.cluster.refresh([topic])
-            found = self.cluster.topics.get(topic)
-        if found is None:
-            raise RequestFailed(f"topic {topic!r}", Err.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC)
-        return found
+        return await (new_producer_id(self.cluster) if self.transactions is None else self.transactions.init())
 
     # -- inside
 
@@ -455,13 +570,15 @@ class ProducerCore:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
+        """The end of the producer: whoever waits for a record is told why."""
         if self._failure is None:
             self._failure = error
+            self._lingering.close()
+            reason = error if isinstance(error, ClientError) else ClientError(f"the producer failed: {error!r}")
+            unfinished, self._unfinished = self._unfinished, set()
+            for batch in unfinished:
+                batch.abandon(reason)
         self._moved.set()
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
     async def _movement(self) -> None:
         self._moved.clear()

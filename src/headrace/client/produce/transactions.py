@@ -13,7 +13,7 @@ from headrace.client.errors import ClientError, RequestFailed, check
 from headrace.client.net.cluster import Cluster, may_pass
 from headrace.client.net.connection import Connection
 from headrace.client.net.coordinators import TRANSACTION, Coordinators
-from headrace.client.produce.partition_queue import ProducerId
+from headrace.client.produce.partition_queue import NO_PRODUCER, ProducerId
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
@@ -21,7 +21,6 @@ from headrace.protocol.api import ApiKey
 TopicPartition = tuple[str, int]
 
 TIMEOUT_MS = 60_000
-NO_PRODUCER = ProducerId(-1, -1)
 FEATURE, VERSION_2 = "transaction.version", 2
 """The cluster's feature, and its level from which partitions join by the first Produce and each end has an epoch."""
 CLASSIC_PRODUCE_MAX, CLASSIC_END_MAX, CLASSIC_ADD_MAX = 11, 4, 3

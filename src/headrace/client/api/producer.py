@@ -1,0 +1,391 @@
+"""`headrace.Producer`: records to topics, from asyncio."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from headrace.client.api.options import (
+    COMPRESSIONS,
+    PARTITIONERS,
+    PRODUCER_NAMES,
+    PRODUCER_UNUSED,
+    OptionRefused,
+    ProducerOptions,
+    ProducerSettings,
+    choose,
+    read_settings,
+)
+from headrace.client.api.serializers import Encode, SerializationFailed, encoder_of, plain_bytes
+from headrace.client.api.types import NO_HEADERS
+from headrace.client.errors import ClientError, RequestFailed, RequestTimedOut
+from headrace.client.net.cluster import Cluster
+from headrace.client.produce.deliveries import Delivery, OpenBatch, RecordMetadata
+from headrace.client.produce.partitioner import KeyPartitioner, RoundRobin, Sticky
+from headrace.client.produce.producer import IN_FLIGHT_MAX, ProducerCore
+from headrace.errors import Err
+from headrace.records.compression import Codec
+from headrace.records.reader import Headers
+
+STICKY_BYTES = 16 << 10
+"""Records without a key stay with one partition for so many bytes, as with Kafka's clients."""
+YIELD_BYTES = 128 << 10
+"""After so many bytes `send_soon` lets the event loop turn, so that a sender that never waits sends, too."""
+
+HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+
+class Producer:
+    """Sends records to topics of Headrace or any other Kafka.
+
+        async with headrace.Producer("127.0.0.1:9092") as producer:
+            where = await producer.send("orders", b"a coffee", key=b"table 7")
+
+    A record that was acknowledged is on the disks of all in-sync replicas, exactly once, behind those sent to its
+    partition before: `acks="all"` and idempotence are the defaults. Options are keywords (`ProducerSettings` has all of
+    them) or, in `config`, the names of Kafka's own clients. Nothing connects before `start` or `async with`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        given = {**options, "bootstrap": bootstrap}
+        self.settings = read_settings(ProducerSettings, PRODUCER_NAMES, PRODUCER_UNUSED, config, given)
+        self._acks = _acks_of(self.settings.acks)
+        self._idempotent = _idempotence_of(self.settings, self._acks)
+        self._codec = Codec[choose("compression", self.settings.compression, COMPRESSIONS).upper()]
+        self._encode_key: Encode | None = encoder_of(self.settings.key_serializer, "key_serializer")
+        self._encode_value: Encode | None = encoder_of(self.settings.value_serializer, "value_serializer")
+        if not callable(self.settings.partitioner):
+            choose("partitioner", self.settings.partitioner, PARTITIONERS)
+        self._custom: Callable[[str, bytes | None, int], int] | None = (
+            self.settings.partitioner if callable(self.settings.partitioner) else None
+        )
+        self._keys = KeyPartitioner()
+        self._keyless: dict[str, Sticky | RoundRobin] = {}
+        self._cluster: Cluster | None = None
+        self._core: ProducerCore | None = None
+        self._is_closed = False
+        self._since_yield = 0
+
+    # -- life
+
+    async def start(self) -> None:
+        """Connect. `async with` does it. Raises ClientError when no broker answers."""
+        self._check_not_closed()
+        if self._core is not None:
+            return
+        settings = self.settings
+        cluster = Cluster(
+            settings.bootstrap,
+            client_id=settings.client_id,
+            connect_timeout_s=settings.connect_timeout_ms / 1000,
+            request_timeout_s=settings.request_timeout_ms / 1000,
+            retry_timeout_s=settings.retry_timeout_ms / 1000,
+            security=settings.security,
+        )
+        core = ProducerCore(
+            cluster,
+            acks=self._acks,
+            idempotent=self._idempotent,
+            retries=settings.retries,
+            in_flight_max=settings.max_in_flight,
+            request_bytes_max=settings.request_bytes,
+            buffer_bytes_max=settings.buffer_bytes,
+            batch_bytes=settings.batch_bytes,
+            linger_s=settings.linger_ms / 1000,
+            codec=self._codec,
+            level=settings.compression_level,
+            delivery_timeout_s=settings.delivery_timeout_ms / 1000,
+            produce_timeout_ms=settings.request_timeout_ms,
+        )
+        try:
+            await cluster.refresh(())
+            await core.__aenter__()
+        except BaseException:
+            cluster.close()
+            raise
+        self._cluster, self._core = cluster, core
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Send what is waiting (unless told not to), and disconnect.
+
+        Raises the error of a record that failed and whose delivery nobody has looked at.
+        """
+        core, cluster = self._core, self._cluster
+        self._is_closed = True
+        if core is None or cluster is None:
+            return
+        self._core = self._cluster = None
+        try:
+            if flush:
+                await core.settled()
+        finally:
+            await core.close()
+            cluster.close()
+        if flush:
+            _raise_unseen(core)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+            return
+        try:
+            # What was sent before an error in the caller's code still goes out, but may not hide that error.
+            await self.close(flush=kind is not asyncio.CancelledError)
+        except ClientError:
+            return
+
+    # -- sending
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        timestamp: int | datetime | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record, wait until it is acknowledged, and return where it is. Raises ClientError when it is not.
+
+        Without a partition, the key decides, as with Kafka's clients; without a key, the partitioner. `timestamp` is in
+        milliseconds; the default is now. A value of None is a tombstone.
+        """
+        delivery = await self.send_soon(
+            topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
+        )
+        return await delivery
+
+    async def send_soon(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        timestamp: int | datetime | None = None,
+        partition: int | None = None,
+    ) -> Delivery:
+        """Put a record into its batch and return at once; await the `Delivery` that comes back, or look at it later.
+
+        Waits only while `buffer_bytes` are on their way. Records of one partition are written in the order of calls.
+        """
+        core = self._core
+        if core is None:
+            raise self._not_started()
+        if core.is_full or topic not in core.cluster.topics or self._since_yield > YIELD_BYTES:
+            await self._wait(core, topic)
+        return self._put(core, topic, value, key, headers, timestamp, partition)
+
+    async def send_batch(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[Any] | None = None,
+        headers: HeadersLike | None = None,
+        timestamp: int | datetime | None = None,
+        partition: int | None = None,
+    ) -> list[RecordMetadata]:
+        """Send many records, wait for all, and return where each is. `headers` and `timestamp` are those of all.
+
+        Raises the first error; the others may be written.
+        """
+        whole = [(value, None) for value in values] if keys is None else zip(values, keys, strict=True)
+        deliveries = [
+            await self.send_soon(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+            for value, key in whole
+        ]
+        self._running().send_open()
+        return [await delivery for delivery in deliveries]
+
+    async def flush(self) -> None:
+        """Wait until every record sent so far is acknowledged, or failed for good.
+
+        Raises the error of one whose delivery nobody has looked at.
+        """
+        core = self._running()
+        await core.settled()
+        _raise_unseen(core)
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has. Raises RequestFailed if there is no such topic."""
+        return await self._running().partition_count(topic)
+
+    # -- inside
+
+    def _put(
+        self,
+        core: ProducerCore,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: HeadersLike | None,
+        timestamp: int | datetime | None,
+        partition: int | None,
+    ) -> Delivery:
+        key_bytes = _encode(self._encode_key, topic, key, "key")
+        value_bytes = _encode(self._encode_value, topic, value, "value")
+        size = (len(key_bytes) if key_bytes is not None else 0) + (len(value_bytes) if value_bytes is not None else 0)
+        if partition is None:
+            partition = self._choose(core, topic, key_bytes, size)
+        elif not 0 <= partition < len(core.cluster.topics[topic].partitions):
+            raise _no_partition(topic, partition, len(core.cluster.topics[topic].partitions))
+        if size > core.request_bytes_max:
+            raise _too_large(topic, size, core.request_bytes_max)
+        if timestamp is None:
+            time_ms = time.time_ns() // 1_000_000
+        else:
+            time_ms = _milliseconds(timestamp)
+        fields: Headers = NO_HEADERS if headers is None else _headers(headers)
+        batch: OpenBatch = core.append(topic, partition, time_ms, key_bytes, value_bytes, fields)
+        self._since_yield += size
+        return Delivery(batch, batch.count - 1, time_ms)
+
+    def _choose(self, core: ProducerCore, topic: str, key: bytes | None, size: int) -> int:
+        count = len(core.cluster.topics[topic].partitions)
+        if self._custom is not None:
+            found = self._custom(topic, key, count)
+            if not isinstance(found, int) or not 0 <= found < count:
+                raise _no_partition(topic, found, count)
+            return found
+        if key is not None:
+            return self._keys.partition(key, count)
+        keyless = self._keyless.get(topic)
+        if keyless is None:
+            sticky = self.settings.partitioner == "sticky"
+            keyless = self._keyless[topic] = (
+                Sticky(min(STICKY_BYTES, self.settings.batch_bytes)) if sticky else RoundRobin()
+            )
+        return keyless.next(size, count)
+
+    async def _wait(self, core: ProducerCore, topic: str) -> None:
+        """For room, for a topic's partitions to be known, for the event loop to turn."""
+        self._since_yield = 0
+        if not isinstance(topic, str) or not topic:
+            raise ClientError(f"the topic is {topic!r}: give its name as text")
+        core.check()
+        limit_s = self.settings.max_block_ms / 1000
+        try:
+            async with asyncio.timeout(limit_s):
+                if topic not in core.cluster.topics:
+                    await core.partition_count(topic)
+                if core.is_full:
+                    await core.room()
+                else:
+                    await asyncio.sleep(0)
+        except TimeoutError:
+            why = (
+                f"the buffer of {core.buffer_bytes_max} bytes (buffer_bytes) is full of records that no broker has "
+                "taken" if core.is_full else f"nothing is known of topic {topic!r}"
+            )  # fmt: skip
+            raise RequestTimedOut(f"{why}, for {limit_s:g} s (max_block_ms)") from None
+
+    def _running(self) -> ProducerCore:
+        if self._core is None:
+            raise self._not_started()
+        return self._core
+
+    def _not_started(self) -> ClientError:
+        self._check_not_closed()
+        return ClientError("the producer is not started: use `async with Producer(...) as producer`, or await start()")
+
+    def _check_not_closed(self) -> None:
+        if self._is_closed:
+            raise ClientError("the producer is closed: make a new one")
+
+
+def _raise_unseen(core: ProducerCore) -> None:
+    failed, core.failed = core.failed, []
+    for batch in failed:
+        if (error := batch.unseen_failure) is not None:
+            raise error
+
+
+def _encode(encode: Encode | None, topic: str, value: Any, what: str) -> bytes | None:
+    if encode is None:
+        return plain_bytes(value, what)
+    try:
+        found = encode(topic, value)
+    except ClientError:
+        raise
+    except Exception as error:
+        raise SerializationFailed(
+            f"the {what} of a record for topic {topic!r} cannot be serialized: {error}"
+        ) from error
+    if found is not None and type(found) is not bytes:
+        return plain_bytes(found, what)
+    return found
+
+
+def _headers(given: HeadersLike) -> Headers:
+    rows = given.items() if isinstance(given, Mapping) else given
+    found: list[tuple[str, bytes | None]] = []
+    for row in rows:
+        try:
+            name, content = row
+        except (TypeError, ValueError):
+            raise ClientError(f"a header is {row!r}: give a dict, or pairs of a name and bytes") from None
+        if not isinstance(name, str):
+            raise ClientError(f"the name of a header is {name!r}: give text")
+        found.append((name, plain_bytes(content, f"content of header {name!r}")))
+    return tuple(found)
+
+
+def _milliseconds(given: int | datetime) -> int:
+    if isinstance(given, datetime):
+        return int(given.timestamp() * 1000)
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < 1 << 62:
+        raise ClientError(f"the timestamp is {given!r}: give milliseconds since 1970, or a datetime")
+    return given
+
+
+def _no_partition(topic: str, partition: Any, count: int) -> RequestFailed:
+    return RequestFailed(
+        f"{topic}-{partition}", Err.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has {count} partitions, 0 to {count - 1}"
+    )
+
+
+def _too_large(topic: str, size: int, limit: int) -> RequestFailed:
+    return RequestFailed(
+        f"a record for topic {topic!r}",
+        Err.MESSAGE_TOO_LARGE,
+        f"it has {size} bytes, and a request may have {limit}: raise request_bytes, and the topic's max.message.bytes",
+    )
+
+
+def _acks_of(given: int | str) -> int:
+    found = {"all": -1, "-1": -1, "0": 0, "1": 1}.get(str(given).lower())
+    if found is None:
+        raise OptionRefused(f"option acks is {given!r}: write 'all', 1 or 0")
+    return found
+
+
+def _idempotence_of(settings: ProducerSettings, acks: int) -> bool:
+    """As with Kafka's clients: on by default, off where other options rule it out, refused if both are said."""
+    against = [
+        words
+        for rules_out, words in (
+            (acks != -1, "acks='all'"),
+            (settings.retries == 0, "retries above 0"),
+            (settings.max_in_flight > IN_FLIGHT_MAX, f"max_in_flight of at most {IN_FLIGHT_MAX}"),
+        )
+        if rules_out
+    ]
+    if against and (settings.idempotence or settings.transactional_id is not None):
+        raise OptionRefused(f"idempotence needs {' and '.join(against)}: change that, or set idempotence=False")
+    return not against if settings.idempotence is None else settings.idempotence

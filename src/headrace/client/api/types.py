@@ -1,0 +1,89 @@
+"""What comes out of a consumer: records, batches of one partition, and what is left to read."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, overload
+
+import msgspec
+
+NO_HEADERS: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic. Wherever one is taken, a plain tuple is, too."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A record as read. `key` and `value` are bytes, or what the deserializers have made of them."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    """Milliseconds since 1970."""
+    key: Any
+    value: Any
+    headers: tuple[tuple[str, bytes | None], ...] = NO_HEADERS
+
+    def header(self, name: str) -> bytes | None:
+        """The last header of a name, None if there is none."""
+        return next((content for key, content in reversed(self.headers) if key == name), None)
+
+
+class Batch(Sequence[Record]):
+    """Consecutive records of one partition."""
+
+    __slots__ = ("partition", "records", "topic")
+
+    def __init__(self, topic: str, partition: int, records: list[Record]) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.records = records
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def next_offset(self) -> int:
+        """Where to go on behind it: what a commit of the batch commits."""
+        return self.records[-1].offset + 1
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        return self.records[index]
+
+    def __repr__(self) -> str:
+        first = self.records[0].offset if self.records else "-"
+        return f"Batch({self.topic}-{self.partition} from {first}, {len(self.records)} records)"
+
+
+class PartitionLag(NamedTuple):
+    """How far a consumer is behind the end of a partition."""
+
+    records: int
+    seconds: float | None
+    """How old the oldest unread record is. 0 at the end; None when that is not known."""
+
+
+class GroupMetadata(NamedTuple):
+    """What a transaction needs to commit offsets for a consumer: the group fences members that have lost theirs."""
+
+    group: str
+    member_id: str
+    generation: int
+    instance_id: str | None

@@ -1,0 +1,64 @@
+"""A producer's requests: a batch of each of some partitions, a producer id, a topic that may have to be made."""
+
+from headrace.client.errors import RequestFailed, check
+from headrace.client.net.cluster import NO_TOPIC, NO_TOPIC_ID, Cluster, Topic, may_pass
+from headrace.client.produce.partition_queue import PartitionQueue, ProducerId, QueuedBatch
+from headrace.client.produce.transactions import ProducerTransactions
+from headrace.client.raw import PRODUCE_VERSION_WITH_NAMES
+from headrace.errors import Err
+from headrace.protocol import messages as m
+from headrace.protocol.api import ApiKey
+
+Taken = dict[tuple[str, int], tuple[PartitionQueue, QueuedBatch]]
+"""What one request carries: a batch of each of some queues, by topic and partition."""
+
+
+def produce_request(
+    cluster: Cluster, taken: Taken, transactions: ProducerTransactions | None, *, acks: int, timeout_ms: int
+) -> tuple[m.ProduceRequest, int | None, dict[bytes, str]]:
+    """The request, the highest version that can name its topics, and the names behind the topic ids."""
+    kind = m.ProduceRequest
+    by_topic: dict[str, list[m.ProduceRequest.PartitionProduceData]] = {}
+    for (topic, partition), (_, batch) in taken.items():
+        by_topic.setdefault(topic, []).append(kind.PartitionProduceData(index=partition, records=batch.view))
+    rows, names = [], {}
+    version_max = None if transactions is None else transactions.produce_version_max
+    for name, partitions in by_topic.items():
+        found = cluster.topics.get(name)
+        topic_id = found.topic_id if found is not None else NO_TOPIC_ID
+        if topic_id == NO_TOPIC_ID:
+            version_max = min(PRODUCE_VERSION_WITH_NAMES, version_max or PRODUCE_VERSION_WITH_NAMES)
+        names[topic_id] = name
+        rows.append(kind.TopicProduceData(name=name, topic_id=topic_id, partition_data=partitions))
+    request = kind(acks=acks, timeout_ms=timeout_ms, topic_data=rows)
+    if transactions is not None:
+        request.transactional_id = transactions.transactional_id
+    return request, version_max, names
+
+
+async def new_producer_id(cluster: Cluster) -> ProducerId:
+    """Of a producer without transactions, from any broker."""
+
+    async def attempt() -> ProducerId:
+        request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        answer: m.InitProducerIdResponse = await cluster.to_any(ApiKey.INIT_PRODUCER_ID, request)
+        check(answer.error_code, "producer id")
+        return ProducerId(answer.producer_id, answer.producer_epoch)
+
+    return await cluster.retrying(attempt, can_retry=may_pass)
+
+
+async def find_topic(cluster: Cluster, topic: str) -> Topic:
+    """A topic as it is now. One that is missing is made if the broker makes topics by itself."""
+    await cluster.refresh([topic])
+    found = cluster.topics.get(topic)
+    if found is None:
+        request = m.MetadataRequest(
+            topics=[m.MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True
+        )
+        await cluster.to_any(ApiKey.METADATA, request)
+        await cluster.refresh([topic])
+        found = cluster.topics.get(topic)
+    if found is None:
+        raise RequestFailed(f"topic {topic!r}", Err.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC)
+    return found
