@@ -8,10 +8,11 @@ nobody would notice, the loop sleeps as always; so it does while a thread syncs,
 interpreter's lock.
 """
 
-import os
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from typing import Protocol
+
+from headrace.platform import yield_processor
 
 POLL_S = 300e-6
 SMALL_BYTES = 4096
@@ -75,7 +76,7 @@ class IdlePoll:
             self._source = self._asked = None
             return
         self._turns = 0
-        os.sched_yield()  # whoever has work to do goes first
+        yield_processor()  # whoever has work to do goes first
         self._loop.call_soon(self._poll)
         if self._asked is not None:
             self._asked.receive_now()

@@ -7,7 +7,6 @@ import asyncio
 import errno
 import os
 import random
-import resource
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,6 +21,7 @@ from headrace.broker.idle_poll import IdlePoll
 from headrace.broker.worker import UNLIMITED, in_process, take_steps
 from headrace.clock import Clock, SystemClock
 from headrace.config import BrokerConfig
+from headrace.platform import CAN_SENDFILE, keep_alive, open_files_max
 from headrace.storage.compaction import Compaction, serve
 from headrace.storage.files import Disk, RealDisk
 from headrace.storage.swap import Cleaned
@@ -41,6 +41,7 @@ DESCRIPTORS_SPARE = 200
 """For the metadata log, checkpoints, listeners and libraries."""
 KEEPALIVE_IDLE_S = 120
 KEEPALIVE_PROBE_S = 15
+KEEPALIVE_PROBES = 5
 SYSTEM_DEFAULT = -1
 
 
@@ -80,6 +81,8 @@ class Runtime(Protocol):
     loop: asyncio.AbstractEventLoop
     can_sendfile: bool
     """Sockets and files have kernel descriptors, so a slice of a file can go out without being read."""
+    disk_can_wait: bool
+    """Reading a file may have to wait for a disk, and everybody with it."""
 
     def perf_counter(self) -> float:
         """Seconds of high resolution for latency metrics."""
@@ -137,7 +140,8 @@ class Runtime(Protocol):
 class SystemRuntime:
     """The machine itself."""
 
-    can_sendfile = True
+    can_sendfile = CAN_SENDFILE
+    disk_can_wait = True
 
     def __init__(self, loop: asyncio.AbstractEventLoop, disk: Disk | None = None) -> None:
         self.loop = loop
@@ -227,7 +231,8 @@ def _bound(host: str, port: int, options: SocketOptions) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _keep_alive(listener)
+        # Accepted sockets inherit this: a client that vanished without a word, while its request waits, is noticed.
+        keep_alive(listener, KEEPALIVE_IDLE_S, KEEPALIVE_PROBE_S, KEEPALIVE_PROBES)
         if family == socket.AF_INET6:
             # "::" serves IPv4 as well, as it does for every Java server.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -241,14 +246,6 @@ def _bound(host: str, port: int, options: SocketOptions) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _keep_alive(listener: socket.socket) -> None:
-    """Accepted sockets inherit this: a client that vanished without a word, while its request waits, is noticed."""
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", KEEPALIVE_IDLE_S), ("TCP_KEEPINTVL", KEEPALIVE_PROBE_S), ("TCP_KEEPCNT", 5)):
-        if hasattr(socket, option):
-            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def os_reason(error: OSError) -> str:
@@ -277,11 +274,7 @@ class Descriptors(NamedTuple):
     @staticmethod
     def take() -> "Descriptors":
         """Raise the soft limit to the hard one and divide it, some left for all the rest."""
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != hard:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        granted = hard if hard != resource.RLIM_INFINITY else DESCRIPTORS_MAX
-        granted = min(granted, DESCRIPTORS_MAX)
+        granted = open_files_max(DESCRIPTORS_MAX)
         # Never more than there are: a broker whose segments took them all could accept nobody.
         granted = max(granted - DESCRIPTORS_SPARE, granted // 2)
         # A segment that has to be opened again costs more than a connection refused costs anybody.

@@ -6,12 +6,10 @@ the shutdown as clean.
 """
 
 import asyncio
-import errno
 import gc
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -41,7 +39,7 @@ from headrace.broker.health import Health
 from headrace.broker.maintenance.cleaner import Cleaner
 from headrace.broker.maintenance.comparison import Comparison
 from headrace.broker.maintenance.disk_space_watch import DiskSpaceWatch
-from headrace.broker.maintenance.freed_memory import FreedMemory, c_library_trim
+from headrace.broker.maintenance.freed_memory import FreedMemory
 from headrace.broker.maintenance.idle_connections import IdleConnections
 from headrace.broker.maintenance.retention import Retention
 from headrace.broker.maintenance.schedule import Maintenance
@@ -84,7 +82,6 @@ from headrace.broker.runtime import (
     StartupError as StartupError,
     SystemRuntime,
     memory_budget,
-    os_reason,
 )
 from headrace.broker.tasks import Tasks
 from headrace.broker.transactions.brokers import Brokers
@@ -339,7 +336,7 @@ class Broker:
             runtime, tasks, config, self.metrics, self.environment, self.replicas, self.quorum, self.retention,
             self.checkpoints, self.cleaner, self.scrubber, self.groups, self.transactions, self.lag,
             IdleConnections(runtime, config, self.metrics, self.budget, self.connections),
-            FreedMemory(sys.getallocatedblocks, gc.collect, c_library_trim()),
+            FreedMemory.of_this_process(),
         )  # fmt: skip
 
     def _build_health(self) -> None:
@@ -423,7 +420,7 @@ class Broker:
             logger.warning("%s", line)
         # First, since this fails most often, and a broker that cannot start should have touched nothing.
         for listener in (*self.listeners, *self.controller_listeners):
-            await _bind(listener)
+            await listener.bind()
         self._metrics_server.check_port()
         ports = {listener.endpoint.name: listener.port for listener in self.controller_listeners}
         network = QuorumNetwork(self.peers)
@@ -529,19 +526,6 @@ class Broker:
         deadline_ms = self.runtime.clock.monotonic_ms() + patience_s * 1000
         while not condition() and self.runtime.clock.monotonic_ms() < deadline_ms:
             await asyncio.sleep(look_s)
-
-
-async def _bind(listener: Listener) -> None:
-    try:
-        await listener.bind()
-    except OSError as error:
-        advice = "choose another with --port, or port 0 for any free one"
-        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            advice = "--host must be a name or an address of this machine, or 0.0.0.0 for all it has"
-        endpoint = listener.endpoint
-        raise StartupError(
-            f"cannot listen on {endpoint.host or '*'}:{endpoint.port}: {os_reason(error)}; {advice}"
-        ) from error
 
 
 async def serve(config: BrokerConfig, runtime: Runtime, ready: Callable[[Broker], None]) -> None:

@@ -4,28 +4,21 @@ wait.
 The broker's end is an async iterator, the worker's a loop that sends one step and waits until it was taken.
 """
 
-import ctypes
 import os
-import platform
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from headrace.platform import end_with_parent, use_idle_disk_time
 from headrace.storage.files import RealDisk
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 UNLIMITED = float("inf")
-PR_SET_PDEATHSIG = 1
 NICE = 10
-IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "riscv64": 30, "ppc64le": 273, "s390x": 282}
-"""Number of the system call, which libc has no function for."""
-IOPRIO_WHO_PROCESS = 1
-IOPRIO_IDLE = 3 << 13
-"""Only when nobody else wants the disk. Schedulers that know no priorities pass it over."""
 
 
 class Throttler:
@@ -100,14 +93,6 @@ def take_steps(
         connection.send(None)
 
 
-def use_idle_disk_time() -> None:
-    """Have this process read and write only what others leave it of the disk's time, where the system has that."""
-    number = IOPRIO_SET.get(platform.machine())
-    if number is not None and platform.system() == "Linux":
-        with suppress(AttributeError, OSError):
-            ctypes.CDLL(None).syscall(number, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE)
-
-
 def _die_with_parent() -> bool:
     """Have the kernel end this process when the broker is killed. False if that has happened already.
 
@@ -116,8 +101,7 @@ def _die_with_parent() -> bool:
     from multiprocessing import parent_process
 
     parent = parent_process()
-    with suppress(AttributeError, OSError):  # not Linux
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    end_with_parent(signal.SIGKILL)
     return parent is None or parent.is_alive()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.client.errors import ClientError
+from headrace.platform import process_started
 
 READY = " ready on "
 """What a broker and a cluster say once clients can connect."""
@@ -44,20 +45,8 @@ class Running(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> "Running | None":
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            return None if Path("/proc/self").exists() or not _answers(pid) else cls(pid, "")
-        fields = text.rpartition(")")[2].split()
-        return None if fields[0] == "Z" else cls(pid, fields[19])
-
-
-def _answers(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
+        started = process_started(pid)
+        return None if started is None else cls(pid, str(started))
 
 
 def running_in(folder: Path) -> Running | None:

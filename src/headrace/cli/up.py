@@ -7,11 +7,11 @@ is; it comes when clients can connect, so that scripts may wait for it.
 import argparse
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace.config import BrokerConfig, ConfigError, parse_properties
+from headrace.platform import end_with_parent, process_age_s
 from headrace.version import __version__
 
 if TYPE_CHECKING:
@@ -218,11 +218,9 @@ def refuse_a_clusters_folder(config: BrokerConfig) -> None:
 
 def die_with_parent() -> None:
     """Ask the kernel for SIGTERM when the supervisor is gone, however it went: a node must not stay behind alone."""
-    import ctypes
     import signal
 
-    set_parent_death_signal = 1
-    ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, int(signal.SIGTERM), 0, 0, 0)
+    end_with_parent(signal.SIGTERM)
 
 
 # -- configuration
@@ -367,16 +365,6 @@ def announce_json(ready: Any) -> None:
 
     facts = {"ready": ready.address, "data": str(ready.data), "node": ready.node_id, "started_s": process_age_s()}
     print(json.dumps(facts), flush=True)
-
-
-def process_age_s() -> float:
-    """Seconds since the process was started, interpreter included."""
-    try:
-        with open("/proc/self/stat") as file:
-            started_ticks = int(file.read().rpartition(")")[2].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return time.process_time()
 
 
 def set_up_logging(verbose: bool) -> None:

@@ -9,9 +9,21 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from headrace.config.broker import ENVIRONMENT_PREFIX
+from headrace.platform import PORTABLE_VARIABLE
+
 READY = " ready on "
 START_LIMIT_S = 15.0
 STOP_LIMIT_S = 15.0
+
+
+def environment_of_its_own() -> dict[str, str]:
+    """For a broker's process. What the user has set for other brokers must not change this one."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(ENVIRONMENT_PREFIX) or name == PORTABLE_VARIABLE
+    }
 
 
 class BrokerProcess:
@@ -43,15 +55,13 @@ class BrokerProcess:
     def launch(self) -> None:
         words = ["--data", str(self.data)] if self.words is None else self.words
         command = [sys.executable, "-m", "headrace", "up", *words, "--port", str(self.port)]
-        # Whatever the user has set for brokers of their own must not change this one.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=environment,
+                env=environment_of_its_own(),
                 start_new_session=self.words is not None,
             )
 

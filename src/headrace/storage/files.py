@@ -4,7 +4,6 @@ Everything that storage keeps goes through a `Disk`: the real one here, or the i
 `headrace.testing.simulator.disk`, which loses what was not synced. Nothing else may open, rename or sync a file.
 """
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -12,6 +11,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
+
+from headrace import platform
+from headrace.platform import sync_all, sync_data
 
 Buffer = bytes | bytearray | memoryview
 
@@ -46,8 +48,8 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """fdatasync. Safe to call from a thread while the loop appends. A failure is final: it is never retried as
-        success."""
+        """All bytes are on the disk afterwards. Safe to call from a thread while the loop appends. A failure is final:
+        it is never retried as success."""
         ...
 
     def close(self) -> None: ...
@@ -179,7 +181,7 @@ class RealFile:
         os.ftruncate(self.fd, size)
 
     def sync(self) -> None:
-        os.fdatasync(self.fd)
+        sync_data(self.fd)
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
@@ -226,7 +228,7 @@ class RealDisk:
     def sync_dir(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            sync_all(fd)
         finally:
             os.close(fd)
 
@@ -246,7 +248,7 @@ class RealDisk:
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
-            os.fsync(fd)
+            sync_all(fd)
         except OSError:
             os.remove(temporary)
             raise
@@ -276,25 +278,10 @@ class RealDisk:
         return stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize
 
 
-_SYNC_FILE_RANGE_WRITE = 2
-
-
-def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    try:
-        function = ctypes.CDLL(None).sync_file_range
-    except (AttributeError, OSError):  # not Linux, or a libc without it
-        return None
-    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-    return function
-
-
-_sync_file_range = _find_sync_file_range()
-
-
 def start_writeback(file: File, position: int, length: int) -> None:
-    """Ask the kernel to begin writing a range out, so that neither write() nor fdatasync finds a mountain later.
+    """Ask the kernel to begin writing a range out, so that neither write() nor a sync finds a mountain later.
 
     A hint: it promises nothing about durability and its failure means nothing.
     """
-    if _sync_file_range is not None and file.fd >= 0:
-        _sync_file_range(file.fd, position, length, _SYNC_FILE_RANGE_WRITE)
+    if file.fd >= 0:
+        platform.start_writeback(file.fd, position, length)

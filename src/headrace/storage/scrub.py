@@ -6,10 +6,10 @@ not in memory before are given back at once. `Log.set_aside` takes what it finds
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from hashlib import blake2b
 from typing import NamedTuple
 
+from headrace.platform import drop_cached, read_cached, read_no_further
 from headrace.records.layout import HEADER_BYTES
 from headrace.storage.checking import OldFormat, checked_batches
 from headrace.storage.files import Disk, File
@@ -53,20 +53,18 @@ class QuietFile:
         self.path = file.path
         self.fd = file.fd
         if self.fd >= 0:
-            with suppress(OSError, AttributeError):
-                # What is read ahead would look as if it had been there before.
-                os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
+            # What is read ahead would look as if it had been there before.
+            read_no_further(self.fd)
 
     def read(self, length: int, position: int) -> bytes:
         if self.fd < 0:
             return self._file.read(length, position)
-        cached = _read_cached(self.fd, length, position)
+        cached = read_cached(self.fd, length, position)
         if cached is not None:
             return cached
         data = self._file.read(length, position)
         first = position // PAGE_BYTES * PAGE_BYTES
-        with suppress(OSError, AttributeError):
-            os.posix_fadvise(self.fd, first, position + length - first, os.POSIX_FADV_DONTNEED)
+        drop_cached(self.fd, first, position + length - first)
         return data
 
     def size(self) -> int:
@@ -86,18 +84,6 @@ class QuietFile:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _read_cached(fd: int, length: int, position: int) -> bytes | None:
-    """What the page cache has, if it has all of it."""
-    nowait = getattr(os, "RWF_NOWAIT", None)
-    if nowait is None:
-        return None
-    buffer = bytearray(length)
-    try:
-        return bytes(buffer) if os.preadv(fd, [buffer], position, nowait) == length else None
-    except OSError:
-        return None  # not in memory, or a file system that cannot tell
 
 
 def scrub(disk: Disk, targets: Sequence[Target], pace: Callable[[int], None]) -> Iterator[Checked]:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from headrace.local_cluster.process import environment_of_its_own
+
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 60.0
 READY = b" ready on "
@@ -44,12 +46,12 @@ class Child:
         """Start the process with options of `headrace up`; `wait_ready` returns when it serves."""
         assert not self.is_running, f"{self.name} is running already"
         command = [*self.prefix, sys.executable, "-m", "headrace.cli.main", "up", *words]
-        # Whatever the user has set for brokers of their own must not change this one.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
         with self._log.open("ab") as log:
             self._from = log.tell()
             # A file and not a pipe: nobody has to read it for the node to go on, and it is there after a crash.
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment_of_its_own()
+            )
 
     def wait_ready(self, limit_s: float = START_LIMIT_S) -> str:
         """The line in which it says that it serves, and where."""

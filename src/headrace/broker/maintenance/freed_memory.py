@@ -5,8 +5,12 @@ their kind, up to two thousand of each size: few bytes, but spread over all that
 returned when nothing in it is left. A full collection lets go of them.
 """
 
-import ctypes
+import gc
+import sys
 from collections.abc import Callable
+from typing import Self
+
+from headrace.platform import return_freed_memory
 
 LOOK_MS = 5_000
 TRIM_EVERY = 6
@@ -30,6 +34,10 @@ class FreedMemory:
         self._at_start = self._most = self._last = 0
         self._looks = 0
 
+    @classmethod
+    def of_this_process(cls) -> Self:
+        return cls(sys.getallocatedblocks, gc.collect, return_freed_memory())
+
     def start(self) -> None:
         """What is in use now belongs to the broker itself, not to a burst."""
         self._at_start = self._most = self._last = self._in_use()
@@ -47,11 +55,3 @@ class FreedMemory:
             self._trim()
         elif self._looks % TRIM_EVERY == 0:
             self._trim()
-
-
-def c_library_trim() -> Callable[[], None]:
-    """glibc's malloc_trim; nothing elsewhere."""
-    found = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if found is None:
-        return lambda: None
-    return lambda: found(0)

@@ -1,13 +1,15 @@
 """One address that clients, or other nodes, connect to."""
 
 import asyncio
+import errno
+import socket
 from collections.abc import Callable
 from functools import partial
 
 from headrace.broker.net.connection import Connection
 from headrace.broker.net.connections import Connections
 from headrace.broker.net.router import Router
-from headrace.broker.runtime import Runtime, SocketOptions
+from headrace.broker.runtime import Runtime, SocketOptions, StartupError, os_reason
 from headrace.config.listeners import Listener as Endpoint
 
 
@@ -24,10 +26,17 @@ class Listener:
         self._server: asyncio.AbstractServer | None = None
 
     async def bind(self) -> None:
-        """Take the port, so that it is known; nobody is served yet. Raises OSError."""
-        host = self.endpoint.host or "::"
-        options = self._options
-        self._server, self.port = await self._runtime.listen(lambda: self._accept(), host, self.endpoint.port, options)
+        """Take the port, so that it is known; nobody is served yet. Raises StartupError."""
+        host, port = self.endpoint.host or "::", self.endpoint.port
+        try:
+            self._server, self.port = await self._runtime.listen(lambda: self._accept(), host, port, self._options)
+        except OSError as error:
+            advice = "choose another with --port, or port 0 for any free one"
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                advice = "--host must be a name or an address of this machine, or 0.0.0.0 for all it has"
+            raise StartupError(
+                f"cannot listen on {self.endpoint.host or '*'}:{port}: {os_reason(error)}; {advice}"
+            ) from error
 
     async def serve(self, router: Router, connections: Connections) -> None:
         """Make a connection of everybody who comes; `router` answers."""

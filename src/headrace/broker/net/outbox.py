@@ -4,14 +4,13 @@ A slice goes out by sendfile, without being read. That shares the socket with th
 rule governs everything here: while the transport holds unsent bytes, nobody else may write.
 """
 
-import os
 import socket
 from asyncio import AbstractEventLoop, BaseTransport, Transport
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Protocol
 
+from headrace.platform import MORE_FOLLOWS, send_file, send_unpaced
 from headrace.storage.log import Slice
 
 Chunk = bytes | Slice
@@ -34,8 +33,6 @@ CPU."""
 
 LED_BYTES = 512 * 1024
 """Slices from this on. Smaller ones are there before the peer is awake."""
-
-UNPACED = b"cubic"
 
 LOOKS = 6
 """How often a socket is asked in a row whether something has come: about as long as one turn of the loop."""
@@ -88,6 +85,8 @@ class SocketOutbox:
         # it.
         self._socket = socket.socket(fileno=self._fd)
         if is_on_this_host(transport):
+            # There is no network to be kept from congestion. Where BBR is the system's choice it paces all the same, by
+            # a timer for every piece: a fetch of 1 MB cost a seventh more CPU. Linux's own default does not pace.
             send_unpaced(self._socket)
         self._queue: deque[Chunk] = deque()
         self._position = 0  # bytes of the first chunk, if it is a slice, that are gone already
@@ -134,7 +133,7 @@ class SocketOutbox:
                 if first.__class__ is bytes or (first.length <= SMALL_SLICE_BYTES and not self._position):  # type: ignore[union-attr]
                     data = self._gathered()
                     self._turn -= len(data)
-                    self._send_bytes(data, socket.MSG_MORE if queue else 0)
+                    self._send_bytes(data, MORE_FOLLOWS if queue else 0)
                 else:
                     self._send_slice(first)  # type: ignore[arg-type]
                 if self.blocked:
@@ -182,7 +181,7 @@ class SocketOutbox:
             while position < length and turn > 0:
                 count = min(length - position, turn)
                 try:
-                    sent = os.sendfile(self._fd, piece.fd, piece.position + position, count)
+                    sent = send_file(self._fd, piece.fd, piece.position + position, count)
                 except BlockingIOError:
                     # The loop cannot watch this descriptor for us while the transport owns it, but it calls resume()
                     # when the transport has drained: give it a little to drain.
@@ -305,17 +304,6 @@ def is_on_this_host(transport: BaseTransport) -> bool:
     """Both ends of the connection have the same address."""
     here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
     return bool(here and there) and here[0] == there[0]
-
-
-def send_unpaced(sock: socket.socket) -> None:
-    """Towards a peer on this host there is no network to be kept from congestion.
-
-    Where BBR is the system's choice it paces all the same, by a timer for every piece: a fetch of 1 MB cost a seventh
-    more CPU. Linux's own default does not pace.
-    """
-    if hasattr(socket, "TCP_CONGESTION"):
-        with suppress(OSError):  # not there, or not allowed: then it stays as it is
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, UNPACED)
 
 
 def release(chunks: Iterable[Chunk]) -> None:

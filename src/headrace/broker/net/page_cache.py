@@ -3,15 +3,13 @@
 Linux 6.5 has cachestat for this; where it is missing, everything but the recent tail counts as cold.
 """
 
-import ctypes
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 
+from headrace.platform import page_counter, will_need
 from headrace.storage.files import File
 from headrace.storage.log import Slice
 
-CACHESTAT = 451
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 RECENT_BYTES = 8 << 20
 """What was written last is in memory: it has just been written."""
@@ -22,40 +20,18 @@ KNOWN_S = 1.0
 """How long that counts: memory is taken first from what was not used for long."""
 
 
-class _Range(ctypes.Structure):
-    _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
-
-
-class _Stat(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_uint64) for name in ("cached", "dirty", "writeback", "evicted", "recently_evicted")
-    )
+def _unknown(fd: int, position: int, length: int) -> int | None:
+    """Where the kernel has no way to ask."""
+    return None
 
 
 class PageCache:
     """Asks the kernel which pages it holds."""
 
     def __init__(self) -> None:
-        self._syscall = ctypes.CDLL(None, use_errno=True).syscall
-        self._range = _Range()
-        self._stat = _Stat()
-        self._range_at = ctypes.byref(self._range)
-        self._stat_at = ctypes.byref(self._stat)
-        self.supported = self._works()
-
-    def _works(self) -> bool:
-        fd = os.open("/proc/self/exe", os.O_RDONLY)
-        try:
-            return self._cached_pages(fd, 0, PAGE_BYTES) is not None
-        finally:
-            os.close(fd)
-
-    def _cached_pages(self, fd: int, position: int, length: int) -> int | None:
-        self._range.offset = position
-        self._range.length = length
-        if self._syscall(CACHESTAT, fd, self._range_at, self._stat_at, 0) != 0:
-            return None
-        return int(self._stat.cached)
+        counter = page_counter()
+        self.supported = counter is not None
+        self._cached_pages = counter or _unknown
 
     def holds(self, piece: Slice, file_bytes: int) -> bool:
         """Is all of `piece`, of a file of `file_bytes`, in memory?"""
@@ -101,8 +77,7 @@ def read_ahead(pieces: Iterable[Slice]) -> list[Slice]:
     """In a thread: bring slices into the page cache. Returns those that the disk could not give."""
     unreadable = []
     for piece in pieces:
-        with suppress(OSError):
-            os.posix_fadvise(piece.fd, piece.position, piece.length, os.POSIX_FADV_WILLNEED)
+        will_need(piece.fd, piece.position, piece.length)
     for piece in pieces:
         at = 0
         try:

@@ -1,8 +1,8 @@
 """Memory that answers are read into, used again and again."""
 
 import mmap
-from contextlib import suppress
 
+from headrace.platform import use_huge_pages
 from headrace.records.layout import Buffer
 
 HUGE_PAGE_BYTES = 2 << 20
@@ -42,7 +42,6 @@ def _new_buffer(size: int) -> mmap.mmap:
     Private: the system has no large pages for memory that processes share, which is what Python asks for by default.
     """
     buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size >= HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):
-            buffer.madvise(mmap.MADV_HUGEPAGE)
+    if size >= HUGE_PAGE_BYTES:
+        use_huge_pages(buffer)
     return buffer

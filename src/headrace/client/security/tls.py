@@ -8,14 +8,13 @@ import re
 import shlex
 import socket
 import ssl
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from headrace.client.errors import SettingRefused
+from headrace.platform import file_in_memory
 
 STORE_BYTES_MAX = 16 << 20
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -127,7 +126,8 @@ def _identify(context: ssl.SSLContext, store: Store) -> None:
             raise SettingRefused(key_password, "is missing", f"the key of {source} is encrypted; set its password")
         return password
 
-    with _as_file((chain + key).encode("latin-1")) as path:
+    # OpenSSL takes keys from files alone. This one never touches a disk where the system has files in memory.
+    with file_in_memory((chain + key).encode("latin-1")) as path:
         try:
             context.load_cert_chain(path, password=ask)
         except ssl.SSLError as error:
@@ -227,24 +227,6 @@ def _pkcs12(store: Store, data: bytes) -> tuple[str, list[str]]:
         key = found.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     held = [*([found.cert] if found.cert is not None else []), *found.additional_certs]
     return key, [one.certificate.public_bytes(Encoding.PEM).decode() for one in held]
-
-
-@contextmanager
-def _as_file(content: bytes) -> Iterator[str]:
-    """OpenSSL takes keys from files alone. This one never touches a disk where the system has files in memory."""
-    if not hasattr(os, "memfd_create"):
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(content)
-            file.flush()
-            yield file.name
-        return
-    descriptor = os.memfd_create("headrace-key", os.MFD_CLOEXEC)
-    try:
-        with open(descriptor, "wb", closefd=False) as memory:
-            memory.write(content)
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
 
 
 # -- PEM

@@ -5,7 +5,6 @@ plan, so the launcher in `worker_python` starts this for them. Without it everyt
 worker.
 """
 
-import ctypes
 import gc
 import sys
 from collections.abc import MutableMapping
@@ -15,10 +14,10 @@ from pathlib import Path
 from typing import Any
 from zipimport import zipimporter
 
+from headrace import platform
+
 TASKS = "pyspark.worker"
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of glibc's malloc.h."""
 KEPT_BYTES = 64 << 20
 MAPPED_BYTES_MIN = 32 << 20
 """The most that glibc takes."""
@@ -79,10 +78,7 @@ def keep_freed_memory() -> None:
     By default it goes back to the system, which clears it before it hands it out again: a quarter of a worker's time.
     Idle workers are ended by Spark after a minute, and it goes with them.
     """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-        libc.mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
+    platform.keep_freed_memory(KEPT_BYTES, MAPPED_BYTES_MIN)
 
 
 def preload(worker_module: str) -> None:

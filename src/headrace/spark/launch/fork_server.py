@@ -27,6 +27,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headrace.platform import name_process
 from headrace.spark.launch.daemon import PRELOADED, TASKS, preload
 from headrace.spark.launch.fork_client import LENGTH_BYTES, SERVER
 
@@ -224,8 +225,7 @@ def run_as(words: Sequence[str], environment: dict[str, str], folder: str) -> No
     added = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
     sys.path[:] = [folder, *added, *(place for place in sys.path[1:] if place not in added)]
     sys.argv = list(words[1:])
-    with suppress(OSError):  # what `top` calls it; the words of its command line stay the server's
-        Path("/proc/self/comm").write_text(short_name(words))
+    name_process(short_name(words))  # the words of its command line stay the server's
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.modules.pop(words[1], None)  # it is run, and must not be there twice

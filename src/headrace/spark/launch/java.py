@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.platform import put_session_behind
+
 OLDEST_JAVA = 17
 FIRST_WITH_AOT_CACHE = 25
 LAUNCHER_VERSION = 1
@@ -333,15 +335,10 @@ def _run_class_cache_job(launcher: Launcher) -> None:
 
 
 def give_way() -> None:
-    """Take what others leave of the processors: whoever started this has work of their own to do.
-
-    To Linux's scheduler a session of its own is one group, and a nice value counts only among the processes of a group:
-    against all others, the group's own one does.
-    """
+    """Take what others leave of the processors: whoever started this has work of their own to do."""
     os.nice(BEHIND_OTHERS)
     if os.getsid(0) == os.getpid():
-        with contextlib.suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(BEHIND_OTHERS))
+        put_session_behind(BEHIND_OTHERS)
 
 
 if __name__ == "__main__":

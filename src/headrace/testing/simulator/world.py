@@ -36,6 +36,7 @@ class SimRuntime:
     """headrace.broker.runtime.Runtime on a simulated machine."""
 
     can_sendfile = False
+    disk_can_wait = False
 
     def __init__(
         self, loop: SimLoop, clock: Clock, disk: Disk, random: Random, exit: Callable[[], None] = lambda: None

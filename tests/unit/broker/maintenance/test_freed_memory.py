@@ -11,8 +11,8 @@ from headrace.broker.maintenance.freed_memory import (
     COLLECT_BLOCKS_MAX,
     TRIM_EVERY,
     FreedMemory,
-    c_library_trim,
 )
+from headrace.platform import IS_PORTABLE, return_freed_memory
 from tests.broker.support import rss_bytes
 
 
@@ -67,12 +67,12 @@ def test_the_c_library_is_asked_now_and_then(watched: Watched) -> None:
     assert watched.looks(*[200_000] * TRIM_EVERY * 3) == (0, 3)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the only one that is asked")
+@pytest.mark.skipif(IS_PORTABLE or platform.libc_ver()[0] != "glibc", reason="the only one that is asked")
 def test_the_c_library_returns_what_is_free() -> None:
     burst = [b"%04000d" % number for number in range(10_000)]
     above = b"%04000d" % 0  # in use, so that what is below would stay
     del burst
     before = rss_bytes(os.getpid())
-    c_library_trim()()
+    return_freed_memory()()
     assert before - rss_bytes(os.getpid()) > 20_000_000
     assert above

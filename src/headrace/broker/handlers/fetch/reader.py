@@ -114,7 +114,7 @@ class Reader:
     def __init__(self, runtime: Runtime, replicas: Replicas, spawn: Spawn, suspect: Suspect, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         """`fetch.max.bytes`: of one answer."""
-        self.cache = PageCache() if runtime.can_sendfile else None
+        self.cache = PageCache() if runtime.disk_can_wait else None
         self._run_in_thread: Callable[..., Awaitable[Any]] = runtime.run_in_thread
         self._replicas = replicas
         self._spawn = spawn

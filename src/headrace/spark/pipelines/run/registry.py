@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.platform import process_started
+
 HEARTBEAT_LIMIT_MS = 15_000
 DRIVER_LIMIT_S = 30.0
 KEPT_RUNS = 50
@@ -210,12 +212,8 @@ def _is_alive(info: RunInfo, progress: Mapping[str, Any]) -> bool:
 
 
 def process_start(pid: int) -> int:
-    """When a process started, in the kernel's ticks, which tells it from a later one with its id; 0 if it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] == "Z" else int(fields[19])
+    """When a process started, as the system counts, which tells it from a later one with its id; 0 if it is gone."""
+    return process_started(pid) or 0
 
 
 def _prune(base: Path) -> None:
