@@ -1,7 +1,7 @@
 """How processes of one run (pytest-xdist) share the tests: by file, and the longest first, so that none is left alone
 at the end.
 
-Files that share something dear, such as Spark's driver, go to one process together.
+Files that share something dear, such as Spark's driver or a cluster, go to one process together.
 """
 
 from typing import TYPE_CHECKING
@@ -12,12 +12,12 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from xdist.remote import Producer
 
-TOGETHER = ("tests/spark/",)
+TOGETHER = ("tests/spark/", "tests/mission/")
 """Folders of tests that one process runs one after the other."""
 
 LONGEST_FIRST = (
     "tests/spark/", "tests/nemesis/", "tests/cluster/", "tests/compat/", "tests/damage/", "tests/demo/",
-    "tests/groups/",
+    "tests/groups/", "tests/mission/",
     "tests/simulation/", "tests/consumer/", "tests/broker/", "tests/unit/storage/",
 )  # fmt: skip
 

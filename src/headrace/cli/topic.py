@@ -1,4 +1,4 @@
-"""`headrace topic`: create, list, describe, delete, alter; `delete-records` is in a module of its own."""
+"""`headrace topic`: list, describe, delete, alter; `create` and `delete-records` are in modules of their own."""
 
 import asyncio
 import time
@@ -22,6 +22,7 @@ from headrace.cli.output import (
     print_json,
     with_admin,
 )
+from headrace.cli.topic_create import INT32_MAX, create, sizes_text
 from headrace.cli.watch import watched
 from headrace.client.admin.admin import EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource, ReplicaSize, Resource
 from headrace.client.admin.operations import Operations
@@ -33,80 +34,10 @@ from headrace.terminal import print_table, shown, size_text
 
 app = command_group("Create, list, describe, delete and alter topics.", no_args_is_help=True)
 
-INT16_MAX, INT32_MAX = 2**15 - 1, 2**31 - 1
 NAMES = typer.Argument(..., metavar="TOPIC", help="One or more topics.", show_default=False, autocompletion=topic_names)
-NEW_NAMES = typer.Argument(..., metavar="TOPIC", help="One or more topics.", show_default=False)
 
 
-@app.command("create")
-def create(
-    names: list[str] = NEW_NAMES,
-    partitions: int = typer.Option(
-        -1,
-        "--partitions",
-        "-p",
-        metavar="N",
-        max=INT32_MAX,
-        help="Number of partitions; -1: the broker's default.",
-        show_default=False,
-    ),
-    replication_factor: int = typer.Option(
-        -1,
-        "--replication-factor",
-        "-r",
-        metavar="N",
-        max=INT16_MAX,
-        help="Copies of each partition; -1: the broker's default.",
-        show_default=False,
-    ),
-    settings: list[str] = typer.Option(
-        [], "--set", metavar="NAME=VALUE", help="A topic option, such as retention.ms=3600000."
-    ),
-    if_not_exists: bool = typer.Option(False, "--if-not-exists", help="Succeed if the topic exists already."),
-    bootstrap: str = BOOTSTRAP,
-    as_json: bool = JSON,
-) -> None:
-    """Create topics."""
-    configs = pairs(settings)
-
-    refused: list[RequestFailed] = []
-
-    async def work(admin: Admin) -> list[dict[str, Any]]:
-        rows = []
-        for name in names:
-            try:
-                made = await admin.create_topic(name, partitions, replication_factor, configs)
-            except RequestFailed as error:
-                if if_not_exists and error.error is Err.TOPIC_ALREADY_EXISTS:
-                    rows.append({"name": name, "created": False})
-                else:
-                    refused.append(error)  # the others are made all the same, and told of
-                continue
-            rows.append(
-                {
-                    "name": name,
-                    "created": True,
-                    "topic_id": encode_uuid(made.topic_id),
-                    "partitions": made.partitions,
-                    "replication_factor": made.replication_factor,
-                }
-            )
-        return rows
-
-    rows = with_admin(bootstrap, work)
-    if as_json and (rows or not refused):
-        print_json(rows)
-    elif not as_json:
-        for row in rows:
-            if row["created"]:
-                print(
-                    f"created {row['name']}: {counted(row['partitions'], 'partition')}, replication factor"
-                    f" {row['replication_factor']}"
-                )
-            else:
-                print(f"{row['name']} exists already")
-    if refused:
-        raise ClientError("; ".join(map(str, refused)))
+app.command("create")(create)
 
 
 @app.command("list")
@@ -264,7 +195,7 @@ async def _replicas(admin: Admin, topic: Topic) -> dict[int, ReplicaSize]:
 def _print_description(topic: dict[str, Any]) -> None:
     print(
         f"{topic['name']}  id {topic['topic_id']}  {counted(topic['partitions'], 'partition')}, replication factor"
-        f" {topic['replication_factor']}"
+        f" {topic['replication_factor']} ({_replicas_text(topic['partition_details'])})"
     )
     for name, value in sorted(topic["configs"].items()):
         print(f"  {name}={value}")
@@ -284,6 +215,12 @@ def _print_description(topic: dict[str, Any]) -> None:
     ]
     columns = ("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "OFFLINE", "START", "END", "SIZE", "CHECKED")
     print_table(columns, rows, numbers=("PARTITION", "LEADER", "START", "END", "SIZE"))
+
+
+def _replicas_text(partitions: list[dict[str, Any]]) -> str:
+    """`15 replicas = 5 partitions x 3`; while partitions are moved some may have more replicas than others."""
+    factors = [len(p["replicas"]) for p in partitions]
+    return sizes_text(len(factors), factors[0]) if len(set(factors)) == 1 else counted(sum(factors), "replica")
 
 
 def checked_text(checked_ms: int | None) -> str:

@@ -97,6 +97,7 @@ class Controller:
             check_configs=lambda overrides: validate_topic(overrides, config),
             effective_configs=effective,
             disk_space=self.policy.disk_space,
+            placer=config["replica.placement"],
         )
         return topics.create_topics(image, request, rules, describable)
 
@@ -120,7 +121,8 @@ class Controller:
     def create_partitions(
         self, image: Image, request: m.CreatePartitionsRequest, alterable: Allowed = _everything
     ) -> Outcome[m.CreatePartitionsResponse]:
-        return topics.create_partitions(image, request, self.dice, self.policy.disk_space, alterable)
+        placer = self._config(image)["replica.placement"]
+        return topics.create_partitions(image, request, self.dice, self.policy.disk_space, alterable, placer)
 
     def elect_leaders(self, image: Image, request: m.ElectLeadersRequest) -> Outcome[m.ElectLeadersResponse]:
         return elections.elect_leaders(image, request, self.policy)

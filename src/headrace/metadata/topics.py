@@ -26,7 +26,7 @@ from headrace.metadata.names import (
     unify_collision_chars,
 )
 from headrace.metadata.outcome import Outcome, TooManyChanges, check_size
-from headrace.metadata.placement import Dice, UsableBroker, place
+from headrace.metadata.placement import DEFAULT_PLACER, Dice, UsableBroker, place
 from headrace.metadata.records import Record
 from headrace.metadata.snapshot import config_record, partition_record
 from headrace.metadata.versions import DIRECTORIES_LEVEL
@@ -47,6 +47,7 @@ class TopicRules(NamedTuple):
     effective_configs: Callable[[Mapping[str, str]], list[Any]]
     """All of a topic's configs as CreateTopicsResponse entries, for its overrides."""
     disk_space: DiskSpace
+    placer: str = DEFAULT_PLACER
 
 
 def usable_brokers(image: Image) -> list[UsableBroker]:
@@ -247,7 +248,7 @@ def _placed(image: Image, topic: Any, rules: TopicRules) -> list[Partition]:
     check_size(count)
     return [
         _new_partition(image, rules.disk_space, topic.name, replicas, _active_replicas(image, replicas))
-        for replicas in place(usable_brokers(image), count, factor, rules.dice)
+        for replicas in place(usable_brokers(image), count, factor, rules.dice, rules.placer)
     ]
 
 
@@ -350,6 +351,7 @@ def create_partitions(
     dice: Dice,
     disk_space: DiskSpace,
     alterable: Callable[[str], bool] = lambda name: True,
+    placer: str = DEFAULT_PLACER,
 ) -> Outcome[m.CreatePartitionsResponse]:
     counts: dict[str, int] = {}
     for topic in request.topics:
@@ -367,7 +369,7 @@ def create_partitions(
             results.append(_partitions_result(topic.name, Err.TOPIC_AUTHORIZATION_FAILED, None))
             continue
         try:
-            records += _more_partitions(image, topic, dice, disk_space)
+            records += _more_partitions(image, topic, dice, disk_space, placer)
         except TooManyChanges as error:
             # Kafka stumbles here where CreateTopics says POLICY_VIOLATION; the code is what clients have learnt.
             results.append(_partitions_result(topic.name, Err.UNKNOWN_SERVER_ERROR, error.message))
@@ -383,7 +385,7 @@ def _partitions_result(name: str, error: Err, message: str | None) -> Any:
     return m.CreatePartitionsResponse.CreatePartitionsTopicResult(name=name, error_code=error, error_message=message)
 
 
-def _more_partitions(image: Image, wanted: Any, dice: Dice, disk_space: DiskSpace) -> list[Record]:
+def _more_partitions(image: Image, wanted: Any, dice: Dice, disk_space: DiskSpace, placer: str) -> list[Record]:
     topic = image.topic_named(wanted.name)
     if topic is None:
         raise KafkaError(Err.UNKNOWN_TOPIC_OR_PARTITION)
@@ -410,7 +412,7 @@ def _more_partitions(image: Image, wanted: Any, dice: Dice, disk_space: DiskSpac
             isr = _active_of(image, replicas, number)
             records.append(_partition(image, disk_space, topic, number, replicas, isr))
         return records
-    for number, replicas in enumerate(place(usable_brokers(image), more, factor, dice), have):
+    for number, replicas in enumerate(place(usable_brokers(image), more, factor, dice, placer), have):
         records.append(_partition(image, disk_space, topic, number, replicas, _active_replicas(image, replicas)))
     return records
 

@@ -1,28 +1,12 @@
-"""Which brokers hold the replicas of new partitions.
+"""Kafka 4.3's placement: racks in turn, and within each rack its brokers in turn.
 
-Brokers are walked rack by rack from a random start: leaders go round robin, the first followers start one broker
-further, the second followers two further, and neighbours are in different racks as long as racks last. A topic with
-more partitions than brokers is shuffled after each full round, so that leaders do not share the same followers for
-ever. The dice is an argument: `dice(n)` returns a number in [0, n).
+Each partition starts one rack further, from a random start, and takes one broker of each rack. A topic with more
+partitions than brokers is shuffled after each full round, so that leaders do not share the same followers for ever.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from headrace.errors import Err, KafkaError
-
-Dice = Callable[[int], int]
-T = TypeVar("T")
-
-
-class UsableBroker(msgspec.Struct, frozen=True, gc=False):
-    """A registered broker that is not shutting down."""
-
-    id: int
-    rack: str | None
-    fenced: bool
+from .brokers import Dice, UsableBroker, shuffle
 
 
 class _Cycle:
@@ -69,24 +53,16 @@ class _Rack:
         return broker if broker >= 0 else self.fenced.next(round_)
 
 
-def _shuffle(items: list[T], dice: Dice) -> None:
-    for last in range(len(items) - 1, 0, -1):
-        other = dice(last + 1)
-        items[last], items[other] = items[other], items[last]
-
-
 class _Racks:
     """All racks in order of name, the brokers without a rack first, as one rack."""
 
     def __init__(self, brokers: Iterable[UsableBroker], dice: Dice) -> None:
         self.dice = dice
         self.racks: dict[str | None, _Rack] = {}
-        self.total = 0
         self.unfenced = 0
         for broker in brokers:
             rack = self.racks.setdefault(broker.rack, _Rack())
             (rack.fenced if broker.fenced else rack.unfenced).brokers.append(broker.id)
-            self.total += 1
             self.unfenced += not broker.fenced
         self.names: list[str | None] = sorted(self.racks, key=lambda name: (name is not None, name or ""))
         for name in self.names:
@@ -127,22 +103,15 @@ class _Racks:
             at = (at + 1) % len(self.names)
 
     def _reshuffle(self) -> None:
-        _shuffle(self.names, self.dice)
+        shuffle(self.names, self.dice)
         for name in sorted(self.racks, key=lambda name: (name is not None, name or "")):
-            _shuffle(self.racks[name].fenced.brokers, self.dice)
-            _shuffle(self.racks[name].unfenced.brokers, self.dice)
+            shuffle(self.racks[name].fenced.brokers, self.dice)
+            shuffle(self.racks[name].unfenced.brokers, self.dice)
 
 
-def place(brokers: Sequence[UsableBroker], partitions: int, replication_factor: int, dice: Dice) -> list[list[int]]:
-    """Replicas for each of `partitions` new partitions, the preferred leader first; no broker twice in one."""
+def place_striped(
+    brokers: Sequence[UsableBroker], partitions: int, replication_factor: int, dice: Dice
+) -> list[list[int]]:
+    """At least one broker is not fenced, and there are enough of them: the caller has checked that."""
     racks = _Racks(brokers, dice)
-    if replication_factor <= 0:
-        raise KafkaError(Err.INVALID_REPLICATION_FACTOR, f"replication factor {replication_factor} is not positive")
-    if racks.unfenced == 0:
-        raise KafkaError(Err.INVALID_REPLICATION_FACTOR, "all brokers are currently fenced")
-    if replication_factor > racks.total:
-        raise KafkaError(
-            Err.INVALID_REPLICATION_FACTOR,
-            f"replication factor {replication_factor} needs as many brokers, and only {racks.total} are registered",
-        )
     return [racks.place(replication_factor) for _ in range(partitions)]
