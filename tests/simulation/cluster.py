@@ -15,6 +15,7 @@ from headrace.records.layout import iter_headers
 from headrace.storage.checkpoints import encode_uuid, new_uuid
 from headrace.testing.simulator.brokers import DATA, broker
 from headrace.testing.simulator.disk import CrashMode
+from headrace.testing.simulator.network import OUTSIDE, Conditions
 from headrace.testing.simulator.world import Factory, Node, NodeDied, World
 
 CLIENT_PORT = 9092
@@ -27,6 +28,9 @@ STRIKES = (
     "kill", "kill", "power cut", "power cut of all", "freeze", "freeze", "isolate", "isolate", "deaf", "mute", "bridge",
     "reset", "clock", "restart",
 )  # fmt: skip
+
+SLOW = Conditions(delay_s=(0.2, 0.4))
+"""A link with something on its way at any time."""
 
 
 class SimCluster:
@@ -139,6 +143,26 @@ class SimCluster:
                 network.partition([others[0]], [others[1]])
                 await asyncio.sleep(seconds)
                 network.heal()
+            case "late requests":
+                # What clients have sent arrives when they have long asked again elsewhere.
+                network.block(OUTSIDE, name)
+                await asyncio.sleep(seconds)
+                network.heal()
+            case "late link":
+                network.block(name, dice.choice(others))
+                await asyncio.sleep(seconds)
+                network.heal()
+            case "dying words":
+                # What it has sent to another node arrives when others have long taken over from it.
+                other = dice.choice(others)
+                network.set_conditions(SLOW, name, other)
+                await asyncio.sleep(1.0 + dice.random())
+                network.block(name, other)
+                node.kill()
+                await asyncio.sleep(2.0 + seconds)
+                network.set_conditions(network.default_conditions, name, other)
+                network.heal_link(name, other)
+                await self.restart(name)
             case "reset":
                 network.reset(name)
             case "clock":

@@ -161,6 +161,35 @@ def test_watermark_backward() -> None:
     assert kinds([seen(1, 5), seen(2, 4)]) == set()
 
 
+def test_torn_transaction() -> None:
+    both: list[Operation] = [send("x", 0, transaction="t"), send("y", 1, transaction="t")]
+    undecided: list[Operation] = [*both, EndTransaction("producer", "t", UNKNOWN)]
+    assert kinds(undecided, [(0, "x")]) == {"torn-transaction"}
+    assert kinds(undecided, [(0, "x"), (1, "y")]) == kinds(undecided, []) == set()
+    # What was never acknowledged need not be there, whatever became of the rest.
+    assert kinds([send("x", 0, transaction="t"), send("y", outcome=UNKNOWN, transaction="t")], [(0, "x")]) == set()
+
+
+def test_skipping_what_turned_out_to_be_committed() -> None:
+    history: list[Operation] = [
+        send("x", 0, transaction="t"),
+        EndTransaction("producer", "t", UNKNOWN),
+        send("b", 2),
+        Seek("c", P, 0),
+        poll((2, "b")),
+    ]
+    assert kinds(history, [(0, "x"), (2, "b")]) == {"poll-skip"}
+    assert kinds(history, [(2, "b")]) == set()
+
+
+def test_stable_backward() -> None:
+    def seen(epoch: int, stable: int) -> Poll:
+        return Poll("c", P, (), stable, leader_epoch=epoch)
+
+    assert kinds([seen(1, 5), seen(1, 4)]) == {"stable-backward"}
+    assert kinds([seen(1, 5), seen(1, 5), seen(2, 4)]) == set()
+
+
 def test_partitions_do_not_mix() -> None:
     history = History(
         [Send("p", "t-0", "a", OK, 0), Send("p", "t-1", "b", OK, 0)], {"t-0": [(0, "a")], "t-1": [(0, "b")]}

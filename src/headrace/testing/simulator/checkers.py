@@ -188,6 +188,22 @@ def aborted_read(history: History) -> Iterable[Anomaly]:
                 yield Anomaly("aborted-read", partition, f"{value!r} at {offset} was aborted or refused")
 
 
+def torn_transaction(history: History) -> Iterable[Anomaly]:
+    """Some of a transaction's acknowledged records are there at the end, and others are not."""
+    if history.final is None:
+        return
+    present = {(partition, value) for partition, log in history.final.items() for _, value in log}
+    of: dict[Hashable, list[Send]] = defaultdict(list)
+    for send in history.sends():
+        if send.transaction is not None and send.outcome is Outcome.OK:
+            of[send.transaction].append(send)
+    for transaction, sends in of.items():
+        missing = [send for send in sends if (send.partition, send.value) not in present]
+        if missing and len(missing) < len(sends):
+            text = f"{len(missing)} of {len(sends)} records of {transaction} are missing, as {missing[0].value!r}"
+            yield Anomaly("torn-transaction", missing[0].partition, text)
+
+
 def nonmonotonic_poll(history: History) -> Iterable[Anomaly]:
     """A consumer that did not seek got an offset it had already passed."""
     positions: dict[tuple[str, PartitionKey], int] = {}
@@ -207,11 +223,12 @@ def nonmonotonic_poll(history: History) -> Iterable[Anomaly]:
 def poll_skip(history: History) -> Iterable[Anomaly]:
     """A consumer that did not seek passed over offsets at which others found committed records."""
     transactions = history.transaction_outcomes()
+    kept = {(partition, value) for partition, log in (history.final or {}).items() for _, value in log}
     uncertain = {
         (send.partition, send.value)
         for send in history.sends()
         if send.transaction is not None and history.outcome(send, transactions) is not Outcome.OK
-    }
+    } - kept
     filled: dict[PartitionKey, list[int]] = {}
     for partition, offsets in history.observed().items():
         filled[partition] = sorted(
@@ -258,6 +275,20 @@ def watermark_backward(history: History) -> Iterable[Anomaly]:
         highest[key] = max(before, poll.high_watermark)
 
 
+def stable_backward(history: History) -> Iterable[Anomaly]:
+    """Within one leader epoch the last stable offset never goes back, as one client sees it."""
+    highest: dict[tuple[str, PartitionKey, int], int] = {}
+    for poll in history.polls():
+        if not poll.read_committed or poll.end_offset is None or poll.leader_epoch < 0:
+            continue
+        key = (poll.client, poll.partition, poll.leader_epoch)
+        before = highest.get(key, -1)
+        if poll.end_offset < before:
+            text = f"{poll.client} saw {before}, then {poll.end_offset} in epoch {poll.leader_epoch}"
+            yield Anomaly("stable-backward", poll.partition, text)
+        highest[key] = max(before, poll.end_offset)
+
+
 Checker = Callable[[History], Iterable[Anomaly]]
 
 CHECKERS: tuple[Checker, ...] = (
@@ -266,10 +297,12 @@ CHECKERS: tuple[Checker, ...] = (
     duplicate,
     inconsistent_offsets,
     aborted_read,
+    torn_transaction,
     nonmonotonic_poll,
     poll_skip,
     above_watermark,
     watermark_backward,
+    stable_backward,
 )
 
 
