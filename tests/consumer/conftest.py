@@ -12,6 +12,8 @@ QUICK = {
     "group.consumer.session.timeout.ms": "2000",
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "200",
+    "group.min.session.timeout.ms": "1000",
+    "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "4",
 }
 

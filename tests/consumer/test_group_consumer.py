@@ -10,7 +10,8 @@ import pytest
 
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.groups import Groups, TopicPartition
-from headrace.client.consume.consumer import ConsumedRecord, GroupConsumer
+from headrace.client.api.consumer import Consumer
+from headrace.client.consume.records import Record
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.client.raw import produce
 from headrace.errors import Err
@@ -51,31 +52,56 @@ def run(broker: TestBroker, work: Callable[[Topic], Awaitable[None]], partitions
     asyncio.run(with_topic())
 
 
-def member(broker: TestBroker, topic: Topic, **options: Any) -> GroupConsumer:
-    options = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 50, **options}
-    return GroupConsumer(broker.bootstrap, group=f"group-{topic.name}", topics=[topic.name], **options)
+QUICKLY: dict[str, Any] = {
+    "auto_offset_reset": "earliest",
+    "fetch_max_wait_ms": 50,
+    "heartbeat_interval_ms": 100,
+    "session_timeout_ms": 6_000,
+}
 
 
-def places(records: list[ConsumedRecord]) -> list[tuple[int, int]]:
+@pytest.fixture(params=["consumer", "classic"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def member(broker: TestBroker, topic: Topic, **options: Any) -> Consumer:
+    group = options.pop("group", f"group-{topic.name}")
+    return Consumer(topic.name, bootstrap=broker.bootstrap, group=group, **QUICKLY | options)
+
+
+def places(records: list[Record]) -> list[tuple[int, int]]:
     for record in records:
         assert record.value == b"%d-%d" % (record.partition, record.offset)
     return [(record.partition, record.offset) for record in records]
 
 
-async def read(consumer: GroupConsumer, count: int) -> list[tuple[int, int]]:
+async def read(consumer: Consumer, count: int) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     while len(found) < count:
         found += places(await consumer.poll(0.2))
     return found
 
 
-async def settle(*consumers: GroupConsumer, shares: list[int]) -> list[tuple[int, int]]:
+async def settle(*consumers: Consumer, shares: list[int]) -> list[tuple[int, int]]:
     """Poll until the members have so many partitions each; returns what was read meanwhile."""
     found: list[tuple[int, int]] = []
-    while sorted(len(one.assignment) for one in consumers) != shares:
+    while sorted(len(one.assignment()) for one in consumers) != shares:
         for one in consumers:
             found += places(await one.poll(0.05))
     return found
+
+
+async def crash(consumer: Consumer) -> None:
+    """End without a commit, and without a word to the group."""
+    core = consumer._core
+    assert core is not None and core.membership is not None and core.membership._task is not None
+    core.membership._task.cancel()
+    await asyncio.gather(core.membership._task, return_exceptions=True)
+    await core.fetcher.close()
+    for cluster in (consumer._cluster, consumer._line):
+        assert cluster is not None
+        cluster.close()
 
 
 def test_one_member_reads_everything_in_order_and_commits_at_the_end(broker: TestBroker) -> None:
@@ -93,14 +119,14 @@ def test_one_member_reads_everything_in_order_and_commits_at_the_end(broker: Tes
     run(broker, work)
 
 
-def test_members_share_and_hand_over_without_reading_twice(broker: TestBroker) -> None:
+def test_members_share_and_hand_over_without_reading_twice(broker: TestBroker, protocol: str) -> None:
     async def work(topic: Topic) -> None:
         await topic.fill(20)
-        async with member(broker, topic) as first:
+        async with member(broker, topic, group_protocol=protocol) as first:
             found = await read(first, 20)
-            async with member(broker, topic) as second:
+            async with member(broker, topic, group_protocol=protocol) as second:
                 found += await settle(first, second, shares=[2, 2])
-                assert not first.assignment & second.assignment
+                assert not first.assignment() & second.assignment()
                 await topic.fill(20)
                 while len(found) < 40:
                     found += places(await first.poll(0.05)) + places(await second.poll(0.05))
@@ -112,37 +138,33 @@ def test_members_share_and_hand_over_without_reading_twice(broker: TestBroker) -
     run(broker, work)
 
 
-def test_groups_of_their_own_each_read_everything(broker: TestBroker) -> None:
+def test_groups_of_their_own_each_read_everything(broker: TestBroker, protocol: str) -> None:
     async def work(topic: Topic) -> None:
         await topic.fill(30)
-        options: dict[str, Any] = {"topics": topic.name, "auto_offset_reset": "earliest"}
         for group in ("search", "audit"):
-            async with GroupConsumer(broker.bootstrap, group=f"{group}-{topic.name}", **options) as consumer:
+            async with member(broker, topic, group=f"{group}-{topic.name}", group_protocol=protocol) as consumer:
                 assert set(await read(consumer, 30)) == topic.all
 
     run(broker, work)
 
 
-def test_what_a_crashed_member_had_not_committed_comes_again(broker: TestBroker) -> None:
+def test_what_a_crashed_member_had_not_committed_comes_again(broker: TestBroker, protocol: str) -> None:
     async def work(topic: Topic) -> None:
         await topic.fill(20)
-        crashed = member(broker, topic, auto_commit_ms=None)
+        crashed = member(broker, topic, auto_commit=False, group_protocol=protocol)
         await crashed.__aenter__()
         half = await read(crashed, 20)
         await crashed.commit({(topic.name, 0): 3})
         # Gone without a word: the group notices by its session timeout.
-        assert crashed._member._task is not None
-        crashed._member._task.cancel()
-        crashed._fetcher.close()
-        crashed.cluster.close()
-        async with member(broker, topic) as heir:
+        await crash(crashed)
+        async with member(broker, topic, group_protocol=protocol) as heir:
             again = await read(heir, 17)
         assert set(half) - set(again) == {(0, 0), (0, 1), (0, 2)}
 
     run(broker, work)
 
 
-def test_a_member_that_does_not_poll_loses_its_partitions_and_may_come_back(broker: TestBroker) -> None:
+def test_a_member_that_does_not_poll_loses_its_partitions_and_may_come_back(broker: TestBroker, protocol: str) -> None:
     async def work(topic: Topic) -> None:
         await topic.fill(8)
         lost: list[int] = []
@@ -150,12 +172,13 @@ def test_a_member_that_does_not_poll_loses_its_partitions_and_may_come_back(brok
         async def on_lost(partitions: frozenset[tuple[str, int]]) -> None:
             lost.append(len(partitions))
 
-        async with member(broker, topic, max_poll_interval_ms=1_000, on_lost=on_lost) as hung:
+        options: dict[str, Any] = {"group_protocol": protocol, "on_lost": on_lost}
+        async with member(broker, topic, max_poll_interval_ms=1_000, **options) as hung:
             await read(hung, 8)
-            async with member(broker, topic) as other:
+            async with member(broker, topic, group_protocol=protocol) as other:
                 assert len(await read(other, 8)) == 8
                 await settle(hung, other, shares=[2, 2])
-        assert lost == [4] and hung.expulsions == 1
+        assert lost == [4]
 
     run(broker, work)
 
@@ -165,13 +188,13 @@ def test_seek_goes_back_and_forth(broker: TestBroker) -> None:
         await topic.fill(10)
         async with member(broker, topic) as consumer:
             await read(consumer, 10)
-            consumer.seek(topic.name, 0, 4)
+            consumer.seek((topic.name, 0), 4)
             assert await read(consumer, 6) == [(0, offset) for offset in range(4, 10)]
-            consumer.seek(topic.name, 0, 9)
-            assert await read(consumer, 1) == [(0, 9)] and consumer.position(topic.name, 0) == 10
-            assert consumer.lag() == 0
+            consumer.seek((topic.name, 0), 9)
+            assert await read(consumer, 1) == [(0, 9)] and consumer.position((topic.name, 0)) == 10
+            assert (await consumer.lag()) == {(topic.name, 0): (0, 0.0)}
             with pytest.raises(ClientError, match=r"topic-.*-3 is not assigned"):
-                consumer.seek(topic.name, 3, 0)
+                consumer.seek((topic.name, 3), 0)
 
     run(broker, work, partitions=1)
 
@@ -183,9 +206,7 @@ def test_latest_begins_at_the_end_and_none_refuses(broker: TestBroker) -> None:
             await settle(consumer, shares=[1])
             await topic.fill(1)
             assert await read(consumer, 1) == [(0, 5)]
-        async with GroupConsumer(
-            broker.bootstrap, group="nowhere", topics=[topic.name], auto_offset_reset="none"
-        ) as lost:
+        async with member(broker, topic, group="nowhere", auto_offset_reset="none") as lost:
             with pytest.raises(RequestFailed, match="no offset is committed") as refused:
                 await read(lost, 1)
             assert refused.value.error is Err.OFFSET_OUT_OF_RANGE
@@ -215,8 +236,8 @@ def test_a_deleted_start_is_skipped_by_the_reset(broker: TestBroker) -> None:
         await topic.fill(10)
         async with member(broker, topic) as consumer:
             await read(consumer, 10)
-            consumer.seek(topic.name, 0, 2)
             await topic.admin.delete_records(topic.name, {0: 7})
+            consumer.seek((topic.name, 0), 2)
             assert (await read(consumer, 3))[-3:] == [(0, 7), (0, 8), (0, 9)]
 
     run(broker, work, partitions=1)
@@ -233,7 +254,7 @@ def test_a_topic_made_again_is_read_from_its_start(broker: TestBroker, pause_s: 
         async def on_lost(partitions: frozenset[TopicPartition]) -> None:
             lost.extend(partitions)
 
-        async with member(broker, topic, auto_commit_ms=300, on_lost=on_lost, on_revoked=on_lost) as consumer:
+        async with member(broker, topic, auto_commit_interval_ms=300, on_lost=on_lost, on_revoked=on_lost) as consumer:
             await read(consumer, 10)
             await topic.admin.delete_topic(topic.name)
             await asyncio.sleep(pause_s)
@@ -253,15 +274,15 @@ def test_a_deleted_topic_takes_nothing_from_the_others(broker: TestBroker) -> No
         await topic.admin.create_topic(doomed.name, 1, 1)
         await doomed.fill(5)
         await topic.fill(5)
-        options: dict[str, Any] = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 50, "auto_commit_ms": 300}
-        async with GroupConsumer(
-            broker.bootstrap, group=topic.name, topics=[topic.name, doomed.name], **options
+        options = QUICKLY | {"auto_commit_interval_ms": 300}
+        async with Consumer(
+            topic.name, doomed.name, bootstrap=broker.bootstrap, group=topic.name, **options
         ) as consumer:
             await read(consumer, 10)
             await topic.admin.delete_topic(doomed.name)
             await topic.fill(5)
             assert await read(consumer, 5) == [(0, offset) for offset in range(5, 10)]
-            while consumer.assignment != {(topic.name, 0)}:
+            while consumer.assignment() != {(topic.name, 0)}:
                 await consumer.poll(0.1)
             await topic.fill(5)
             await read(consumer, 5)
@@ -294,7 +315,15 @@ def test_a_killed_and_restarted_broker_is_only_a_pause() -> None:
 
 
 def test_bad_options_are_refused_before_anything_is_sent() -> None:
-    with pytest.raises(ClientError, match="write earliest, latest or none"):
-        GroupConsumer(group="g", topics=["t"], auto_offset_reset="first")
-    with pytest.raises(ClientError, match="the name of a group and at least one topic"):
-        GroupConsumer(group="", topics=["t"])
+    cases: list[tuple[str, list[Any], dict[str, Any]]] = [
+        ("write earliest, latest, none, or by_duration", ["t"], {"auto_offset_reset": "first"}),
+        ("option group is empty", ["t"], {"group": ""}),
+        ("topics or a pattern, not both", ["t"], {"pattern": "t.*"}),
+        ("no regular expression", [], {"pattern": "("}),
+        ("topic \\['t'\\] is no name", [["t"]], {}),
+        ("did you mean 'auto_offset_reset'", ["t"], {"auto_ofset_reset": "earliest"}),
+        ("option max_poll_records is 0", ["t"], {"max_poll_records": 0}),
+    ]
+    for words, topics, options in cases:
+        with pytest.raises(ClientError, match=words):
+            Consumer(*topics, **options)

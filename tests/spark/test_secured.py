@@ -23,7 +23,7 @@ from headrace.client import (
     SettingRefused,
     read_security,
 )
-from headrace.client.consume.consumer import GroupConsumer
+from headrace.client.api.consumer import Consumer
 from headrace.client.net.cluster import Cluster
 from headrace.client.produce.producer import OutgoingBatch, ProducerCore
 from headrace.client.raw import fetch
@@ -120,8 +120,8 @@ def test_produce_fetch_and_a_group(kafka: SecuredKafka) -> None:
                 got += [record.value for record in iter_records(answer.records)]
                 offset = len(got)
             assert got == values
-        consumer = GroupConsumer(
-            bootstrap, group="secured", topics=["secured"], security=security, auto_offset_reset="earliest"
+        consumer = Consumer(
+            "secured", bootstrap=bootstrap, group="secured", security=security, auto_offset_reset="earliest"
         )
         async with consumer:
             seen: list[bytes | None] = []

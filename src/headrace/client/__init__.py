@@ -3,8 +3,9 @@
 The public names, by room:
 
 - `admin`: `Admin` for topics, options and offsets, `Groups` for consumer groups, `Operations` for the cluster itself
-- `produce`: `ProducerCore` sends record batches exactly once and in order
-- `consume`: `GroupConsumer` reads as a member of a group, `RangeFetcher` a range of one partition's offsets
+- `produce`: `ProducerCore` collects records, and sends them or whole batches exactly once and in order
+- `api`: `Producer` and `Consumer`, also by their short names `headrace.Producer` and `headrace.Consumer`
+- `consume`: `ConsumerCore` beneath the latter; `RangeFetcher` reads a range of one partition's offsets
 - `columnar`: record batches to Arrow and back; needs the extra `spark`, so import it by its own name
 - `security`: `read_security` takes Kafka's own settings for TLS and logins
 - `net`: connections and a `Cluster` of brokers, which all of the above stand on
@@ -20,8 +21,6 @@ from headrace.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from headrace.client.admin import Admin as Admin, Groups as Groups, Operations as Operations, Resource as Resource
     from headrace.client.consume import (
-        ConsumedRecord as ConsumedRecord,
-        GroupConsumer as GroupConsumer,
         RangeFetcher as RangeFetcher,
     )
     from headrace.client.errors import (
@@ -43,7 +42,7 @@ else:
         __name__,
         {
             "admin": ["Admin", "Groups", "Operations", "Resource"],
-            "consume": ["ConsumedRecord", "GroupConsumer", "RangeFetcher"],
+            "consume": ["RangeFetcher"],
             "errors": [
                 "BrokerUnreachable",
                 "ClientError",

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from headrace.client.consume.consumer import ConsumedRecord, GroupConsumer
+from headrace.client.api.consumer import Consumer
+from headrace.client.consume.records import Record
 from headrace.client.errors import ClientError
 from headrace.demo.ledger import Book
 
@@ -18,7 +19,7 @@ class Worker:
         self.got = 0
         self.expulsions = 0
         self._group = group
-        self._consumer: GroupConsumer | None = None
+        self._consumer: Consumer | None = None
         self._had: list[int] = []
         self._leaving = asyncio.Event()
         self._task = asyncio.create_task(self._work(), name=name)
@@ -26,7 +27,7 @@ class Worker:
     @property
     def partitions(self) -> list[int]:
         """What it reads, or read last before it left."""
-        return sorted(index for _, index in self._consumer.assignment) if self._consumer is not None else self._had
+        return sorted(index for _, index in self._consumer.assignment()) if self._consumer is not None else self._had
 
     @property
     def failure(self) -> BaseException | None:
@@ -34,13 +35,13 @@ class Worker:
 
     async def _work(self) -> None:
         group = self._group
-        consumer = GroupConsumer(
-            group.bootstrap,
+        consumer = Consumer(
+            group.topic,
+            bootstrap=group.bootstrap,
             group=group.name,
-            topics=[group.topic],
             client_id=self.name,
             auto_offset_reset="earliest",
-            auto_commit_ms=COMMIT_MS,
+            auto_commit_interval_ms=COMMIT_MS,
         )
         async with consumer:
             self._consumer = consumer
@@ -51,7 +52,7 @@ class Worker:
                 self.expulsions = consumer.expulsions
             self._had, self._consumer = self.partitions, None
 
-    async def _poll(self, consumer: GroupConsumer) -> list[ConsumedRecord]:
+    async def _poll(self, consumer: Consumer) -> list[Record]:
         try:
             return await consumer.poll(POLL_S, max_records=2_000)
         except ClientError:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.groups import Groups
-from headrace.client.consume.consumer import GroupConsumer
+from headrace.client.api.consumer import Consumer
 from headrace.client.errors import ClientError
 from headrace.demo.feed import Feed
 from headrace.demo.groups import Group
@@ -81,7 +81,7 @@ async def watch_windows(status: Status, bootstrap: str, topic: str) -> None:
     """The pipeline's results as they come, by a consumer like any other."""
     while True:
         try:
-            consumer = GroupConsumer(bootstrap, group="dashboard", topics=[topic], auto_offset_reset="earliest")
+            consumer = Consumer(topic, bootstrap=bootstrap, group="dashboard", auto_offset_reset="earliest")
             async with consumer:
                 while True:
                     for record in await consumer.poll(1.0):

@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
-from headrace.client.consume.fetcher import Fetcher, Place, visible_records
+from headrace.client.consume.fetcher import Fetcher, FetchOptions
+from headrace.client.consume.places import Chunk, Place
+from headrace.client.consume.records import visible_batches
+from headrace.client.consume.resets import read_reset
 from headrace.client.errors import RequestFailed
 from headrace.client.net.cluster import Cluster
 from headrace.errors import Err, KafkaError
@@ -27,9 +30,12 @@ def marker(base: int, producer_id: int, committed: bool) -> bytes:
 
 
 def offsets(records: bytes, position: int = 0, aborted: tuple[tuple[int, int], ...] = ()) -> list[int]:
-    found = list(visible_records(records, position, aborted))
-    assert all(epoch == 3 and record.value == b"%d" % record.offset for epoch, record in found)
-    return [record.offset for _, record in found]
+    found = []
+    for epoch, batch_of_records in visible_batches(records, "t", 0, position, aborted):
+        assert epoch == 3 and batch_of_records
+        assert all(record.value == b"%d" % record.offset for record in batch_of_records)
+        found += [record.offset for record in batch_of_records]
+    return found
 
 
 def test_records_below_the_position_are_passed_over() -> None:
@@ -61,11 +67,20 @@ def test_damage_is_noticed() -> None:
     assert found.value.error is Err.CORRUPT_MESSAGE
 
 
+def chunk(records: bytes, start: int, end: int) -> Chunk:
+    return Chunk(visible_batches(records, "t", 0, start, ()), start, end, len(records))
+
+
+def taken(place: Place, limit: int) -> list[int]:
+    return [record.offset for record in place.take(limit)[0]]
+
+
 def test_a_place_moves_over_what_nobody_sees() -> None:
-    place = Place(0, bytes(16))
-    place.waiting, place.waiting_end = visible_records(batch(0, 2) + marker(2, 7, committed=True), 0, ()), 3
-    assert [record.offset for record in place.take(1)] == [0] and place.position == 1
-    assert [record.offset for record in place.take(5)] == [1] and place.position == 3 and place.waiting is None
+    place = Place("t", 0, 0, bytes(16))
+    place.keep(chunk(batch(0, 2) + marker(2, 7, committed=True), 0, 3))
+    assert taken(place, 1) == [0] and place.position == 1
+    assert taken(place, 5) == [1] and place.position == 2
+    assert taken(place, 5) == [] and place.position == 3 and not place.has_records
 
 
 def damaged_after(good: int) -> bytes:
@@ -76,31 +91,34 @@ def damaged_after(good: int) -> bytes:
 
 
 def test_damage_loses_neither_what_was_before_it_nor_what_is_behind_it() -> None:
-    place = Place(0, bytes(16))
-    place.waiting, place.waiting_end = visible_records(damaged_after(3), 0, ()), 7
-    assert [record.offset for record in place.take(9)] == [0, 1, 2]
-    assert place.position == 3 and place.waiting is None, "to be fetched again"
+    place = Place("t", 0, 0, bytes(16))
+    place.keep(chunk(damaged_after(3), 0, 7))
+    assert taken(place, 9) == [0, 1, 2]
     for _ in range(2):
-        place.waiting = visible_records(damaged_after(3), place.position, ())
         with pytest.raises(KafkaError):
             place.take(9)
-        assert place.position == 3 and place.waiting is None
+        assert place.position == place.fetch_offset == 3 and not place.has_records, "to be fetched again"
+        place.keep(chunk(damaged_after(3), place.position, 7))
 
 
 def test_damage_in_one_partition_keeps_back_no_record_of_another() -> None:
-    fetcher = Fetcher(
-        Cluster("127.0.0.1:1"), lambda: None, reset="none", read_committed=False, fetch_bytes_max=1, max_wait_ms=1
-    )
-    sound, bad = fetcher.places["t", 0], fetcher.places["t", 1] = Place(0, bytes(16)), Place(0, bytes(16))
+    fetcher = Fetcher(Cluster("127.0.0.1:1"), lambda: None, FetchOptions(reset=read_reset("none")))
+    sound, bad = Place("t", 0, 0, bytes(16)), Place("t", 1, 0, bytes(16))
+    fetcher.add(sound)
+    fetcher.add(bad)
     seen, failures = [], 0
-    for _ in range(4):
+    for _ in range(6):
         # As after a fetch of everything that is asked for again.
-        if sound.waiting is None and sound.position < 8:
-            sound.waiting, sound.waiting_end = visible_records(batch(0, 8), sound.position, ()), 8
-        if bad.waiting is None:
-            bad.waiting, bad.waiting_end = visible_records(damaged_after(2), bad.position, ()), 6
+        if not sound.has_records and sound.position < 8:
+            sound.keep(chunk(batch(0, 8), sound.position, 8))
+            fetcher._enqueue(sound)
+        if not bad.has_records:
+            bad.keep(chunk(damaged_after(2), bad.position, 6))
+            fetcher._enqueue(bad)
         try:
-            seen += [(record.partition, record.offset) for record in fetcher.take(100)]
+            found = fetcher.take(100)
+            assert found is not None
+            seen += [(found[0].partition, record.offset) for record in found[1]]
         except RequestFailed as error:
             assert error.error is Err.CORRUPT_MESSAGE and "t-1" in str(error)
             failures += 1

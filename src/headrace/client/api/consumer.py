@@ -1,23 +1,39 @@
 """`headrace.Consumer`: records from topics, from asyncio."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from headrace.client.admin.admin import EARLIEST, LATEST, Admin
 from headrace.client.api.options import (
     CONSUMER_NAMES,
     CONSUMER_UNUSED,
+    GROUP_PROTOCOLS,
+    ISOLATION_LEVELS,
     ConsumerOptions,
     ConsumerSettings,
     OptionRefused,
+    choose,
     read_settings,
 )
 from headrace.client.api.serializers import Decode, SerializationFailed, decoder_of
-from headrace.client.api.types import Batch, Record, TopicPartition
-from headrace.client.consume.consumer import ConsumedRecord, GroupConsumer
+from headrace.client.api.types import Batch, GroupMetadata, PartitionLag, Record, TopicPartition
+from headrace.client.consume.classic_member import ClassicMember
+from headrace.client.consume.consumer import ConsumerCore, Handed, Listeners
+from headrace.client.consume.fetcher import FetchOptions
+from headrace.client.consume.member import ConsumerMember
+from headrace.client.consume.membership import Membership, Subscription, compile_pattern
+from headrace.client.consume.offsets import GroupOffsets, Identity
+from headrace.client.consume.resets import read_reset
 from headrace.client.errors import ClientError
+from headrace.client.net.cluster import Cluster
+from headrace.protocol.api import ApiKey
 
 POLL_S = 1.0
+Partition = tuple[str, int]
 
 
 class Consumer:
@@ -28,9 +44,11 @@ class Consumer:
                 ...
 
     Members of a group share the partitions of its topics; each record that was handed out and passed (the next one was
-    asked for) is committed now and then, so that another member goes on behind it. Options are keywords
-    (`ConsumerSettings` has all of them) or, in `config`, the names of Kafka's own clients. Nothing connects before
-    `start` or `async with`.
+    asked for) is committed now and then, so that another member goes on behind it. Without a group a consumer reads all
+    partitions of its topics, or those it is given by `assign`. Options are keywords (`ConsumerSettings` has all of
+    them) or, in `config`, the names of Kafka's own clients. Nothing connects before `start` or `async with`.
+
+    One task at a time may read. Heartbeats go on by themselves; `max_poll_interval_ms` may pass between two reads.
     """
 
     def __init__(
@@ -42,13 +60,26 @@ class Consumer:
     ) -> None:
         given = {**options, "bootstrap": bootstrap}
         self.settings = read_settings(ConsumerSettings, CONSUMER_NAMES, CONSUMER_UNUSED, config, given)
-        self.topics = topics
-        self._decode_key: Decode | None = decoder_of(self.settings.key_deserializer, "key_deserializer")
-        self._decode_value: Decode | None = decoder_of(self.settings.value_deserializer, "value_deserializer")
-        if not self.settings.group or not topics:
-            raise OptionRefused("give the consumer topics to read and the name of a group")
-        self._core: GroupConsumer | None = None
+        self.topics: list[str] = _names(topics)
+        settings = self.settings
+        self._decode_key: Decode | None = decoder_of(settings.key_deserializer, "key_deserializer")
+        self._decode_value: Decode | None = decoder_of(settings.value_deserializer, "value_deserializer")
+        self._read_committed = choose("isolation_level", settings.isolation_level, ISOLATION_LEVELS) == "read_committed"
+        self._protocol = choose("group_protocol", settings.group_protocol, GROUP_PROTOCOLS)
+        self._reset = read_reset(settings.auto_offset_reset)
+        if settings.pattern is not None:
+            compile_pattern(settings.pattern)
+            if self.topics:
+                raise OptionRefused("give the consumer topics or a pattern, not both")
+        if settings.group == "":
+            raise OptionRefused("option group is empty: name a group, or leave it out to read without one")
+        self._cluster: Cluster | None = None
+        self._line: Cluster | None = None
+        self._core: ConsumerCore | None = None
         self._is_closed = False
+        self._is_reading = False
+
+    # -- life
 
     async def start(self) -> None:
         """Connect and join the group. `async with` does it. Raises ClientError when no broker answers."""
@@ -57,27 +88,99 @@ class Consumer:
         if self._core is not None:
             return
         settings = self.settings
-        assert settings.group is not None
-        core = GroupConsumer(
+        cluster = Cluster(
             settings.bootstrap,
-            group=settings.group,
-            topics=self.topics,
             client_id=settings.client_id,
+            connect_timeout_s=settings.connect_timeout_ms / 1000,
+            request_timeout_s=settings.request_timeout_ms / 1000,
+            retry_timeout_s=settings.retry_timeout_ms / 1000,
             security=settings.security,
-            auto_offset_reset=settings.auto_offset_reset,
-            auto_commit_ms=settings.auto_commit_interval_ms if settings.auto_commit else None,
-            read_committed=settings.isolation_level == "read_committed",
-            max_poll_interval_ms=settings.max_poll_interval_ms,
-            instance_id=settings.instance_id,
         )
-        await core.__aenter__()
+        line = cluster.beside()
+        try:
+            await cluster.refresh(self.topics)
+            self._cluster, self._line = cluster, line
+            await self._begin(cluster, line)
+        except BaseException:
+            self._core = self._cluster = self._line = None
+            cluster.close()
+            line.close()
+            raise
+
+    async def _begin(self, cluster: Cluster, line: Cluster) -> None:
+        settings = self.settings
+        options = FetchOptions(
+            reset=self._reset,
+            read_committed=self._read_committed,
+            bytes_max=settings.fetch_bytes,
+            partition_bytes_max=settings.partition_fetch_bytes,
+            min_bytes=settings.fetch_min_bytes,
+            max_wait_ms=settings.fetch_max_wait_ms,
+            rack=settings.rack,
+            replica_age_s=settings.metadata_max_age_ms / 1000,
+            check_crcs=settings.check_crcs,
+        )
+        has_subscription = bool(self.topics) or settings.pattern is not None
+        offsets = None
+        if settings.group is not None:
+            offsets = GroupOffsets(line, settings.group, identity=self._identity)
+        core = ConsumerCore(
+            cluster,
+            options,
+            offsets=offsets,
+            auto_commit_s=settings.auto_commit_interval_ms / 1000 if settings.auto_commit and offsets else None,
+            listeners=Listeners(settings.on_assigned, settings.on_revoked, settings.on_lost),
+            metadata_max_age_s=settings.metadata_max_age_ms / 1000,
+        )
         self._core = core
+        if settings.group is not None and has_subscription:
+            core.join(await self._membership(cluster, line, settings.group, core))
+        elif has_subscription:
+            core.read_topics(self.topics, settings.pattern)
+
+    async def _membership(self, cluster: Cluster, line: Cluster, group: str, core: ConsumerCore) -> Membership:
+        settings = self.settings
+        subscription = Subscription(
+            cluster,
+            line,
+            group,
+            core._be_told,
+            self.topics,
+            settings.pattern,
+            settings.instance_id,
+            settings.rack,
+            settings.max_poll_interval_ms,
+            settings.session_timeout_ms,
+            settings.heartbeat_interval_ms,
+            settings.metadata_max_age_ms / 1000,
+        )
+        protocol = self._protocol
+        if protocol == "auto":
+            connection = await cluster.any_connection()
+            protocol = "consumer" if ApiKey.CONSUMER_GROUP_HEARTBEAT in connection.versions else "classic"
+        if protocol == "consumer":
+            return ConsumerMember(subscription, remote_assignor=settings.remote_assignor)
+        return ClassicMember(subscription, settings.assignors)
+
+    def _identity(self) -> Identity:
+        membership = self._core.membership if self._core is not None else None
+        return Identity() if membership is None else membership.identity
 
     async def close(self) -> None:
-        """Commit (unless auto_commit is off), leave the group and disconnect."""
-        core, self._core, self._is_closed = self._core, None, True
-        if core is not None:
-            await core.close()
+        """Commit what was handed out (unless auto_commit is off), leave the group and disconnect."""
+        await self._close(passed=True)
+
+    async def _close(self, *, passed: bool) -> None:
+        core, cluster, line = self._core, self._cluster, self._line
+        self._is_closed = True
+        if core is None or cluster is None or line is None:
+            return
+        try:
+            await core.close(passed=passed)
+        finally:
+            self._core = self._cluster = self._line = None
+            line.close()
+            cluster.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -86,64 +189,303 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        core, self._core, self._is_closed = self._core, None, True
-        if core is not None:
-            await core.close(commit=kind is None)
+        if kind is None:
+            await self._close(passed=True)
+            return
+        try:
+            # The record that was being worked on has not come to its end: it is read again.
+            await self._close(passed=False)
+        except ClientError:
+            return
 
-    async def poll(self, timeout_s: float = POLL_S, max_records: int | None = None) -> list[Record]:
-        """The next records, or none when none came in time. What the last call gave counts as passed."""
-        found = await self._running().poll(timeout_s, max_records or self.settings.max_poll_records)
-        return [self._record(one) for one in found]
+    # -- reading
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Every record from here on, waiting for more at the end."""
+        core = self._running()
+        limit = self.settings.max_poll_records
         while True:
-            for record in await self.poll():
+            handed = await self._next(core, limit, None)
+            assert handed is not None
+            records = handed.records
+            for index, record in enumerate(records):
+                if core.has_news and index:
+                    core.give_back(records[index:])
+                    break
+                handed.current = record
                 yield record
 
     async def batches(self, max_records: int | None = None) -> AsyncIterator[Batch]:
         """Every record from here on, in batches of one partition each: less work for each record."""
+        core = self._running()
+        limit = _count(max_records, 1 << 30)
         while True:
-            by_partition: dict[tuple[str, int], list[Record]] = {}
-            for record in await self.poll(max_records=max_records):
-                by_partition.setdefault((record.topic, record.partition), []).append(record)
-            for (topic, partition), records in by_partition.items():
-                yield Batch(topic, partition, records)
+            handed = await self._next(core, limit, None)
+            assert handed is not None
+            yield Batch(handed.place.topic, handed.place.partition, handed.records)
 
-    async def commit(self, offsets: Mapping[tuple[str, int], int] | None = None) -> None:
-        """Commit what was handed out, or the given offsets. On the broker's disk when this returns."""
-        await self._running().commit(offsets)
+    async def poll(self, timeout_s: float = POLL_S, max_records: int | None = None) -> list[Record]:
+        """The next records, of another partition each time; none when none came in time.
+
+        What the last call gave counts as passed.
+        """
+        core = self._running()
+        limit = _count(max_records, self.settings.max_poll_records)
+        handed = await self._next(core, limit, timeout_s)
+        return [] if handed is None else handed.records
+
+    async def _next(self, core: ConsumerCore, limit: int, timeout_s: float | None) -> Handed | None:
+        if self._is_reading:
+            raise ClientError("two tasks read from one consumer at once: give each a consumer of its own")
+        self._is_reading = True
+        try:
+            handed = await core.next(limit, timeout_s)
+            if handed is not None and (self._decode_key is not None or self._decode_value is not None):
+                self._deserialize(core, handed)
+            return handed
+        except ClientError:
+            if self._core is None:
+                raise ClientError("the consumer was closed while it was read from") from None
+            raise
+        finally:
+            self._is_reading = False
+
+    def _deserialize(self, core: ConsumerCore, handed: Handed) -> None:
+        """In place; one that cannot be read is raised when it is the next, and `seek` goes around it."""
+        decode_key, decode_value = self._decode_key, self._decode_value
+        records, found = handed.records, []
+        for index, raw in enumerate(records):
+            key, value = raw.key, raw.value
+            try:
+                if decode_key is not None and key is not None:
+                    key = decode_key(raw.topic, key)
+                if decode_value is not None and value is not None:
+                    value = decode_value(raw.topic, value)
+            except Exception as error:
+                core.give_back(records[index:])
+                if index:
+                    break
+                core.handed = None
+                raise RecordUnreadable(raw, error) from error
+            found.append(Record(raw.topic, raw.partition, raw.offset, raw.timestamp, key, value, raw.headers))
+        handed.records = found
+
+    # -- committing
+
+    async def commit(self, offsets: Mapping[Partition, int] | Record | Batch | None = None) -> None:
+        """Commit what was handed out, the current record or batch included. On the broker's disk when this returns.
+
+        Or up to a record or batch, or the given offsets: of each partition the next one to be read.
+        """
+        await self._running().commit(_offsets(offsets))
+
+    def commit_soon(self, offsets: Mapping[Partition, int] | Record | Batch | None = None) -> "asyncio.Task[None]":
+        """As `commit`, without waiting and in the order of calls. Its failure is raised by the next read, too."""
+        return self._running().commit_soon(_offsets(offsets))
+
+    async def committed(self, *partitions: Partition) -> dict[TopicPartition, int]:
+        """The group's committed offsets of these partitions, or of the assigned ones; of those that have one."""
+        core = self._running()
+        if core._offsets is None:
+            raise ClientError("there are no committed offsets: give the consumer a group")
+        found = await core._offsets.committed(self._these(partitions), stable=self._read_committed)
+        return {TopicPartition(*at): offset for at, offset in found.items()}
+
+    def group_metadata(self) -> GroupMetadata:
+        """As whom a transaction commits offsets of this consumer."""
+        me = self._identity()
+        if self.settings.group is None:
+            raise ClientError("there is nowhere to commit to: give the consumer a group")
+        return GroupMetadata(self.settings.group, me.member_id, me.epoch, me.instance_id)
+
+    def handed_out(self) -> dict[TopicPartition, int]:
+        """Of each partition the offset behind what was handed out: what `commit` commits."""
+        core = self._running()
+        return {TopicPartition(*at): core.handed_position(place) for at, place in core.fetcher.places.items()}
+
+    # -- partitions
+
+    async def assign(self, partitions: Iterable[Partition]) -> None:
+        """Read just these partitions, chosen by hand. A consumer that has topics of its own cannot."""
+        if self.topics or self.settings.pattern is not None:
+            raise ClientError("this consumer has topics or a pattern: make one without them to assign by hand")
+        await self._running().assign(partitions)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions this consumer reads now."""
-        return frozenset(TopicPartition(*at) for at in self._running().assignment)
+        return frozenset(TopicPartition(*at) for at in self._running().fetcher.places)
 
-    def position(self, partition: tuple[str, int]) -> int:
+    @property
+    def member_id(self) -> str:
+        """The id by which the group knows this consumer; empty without one."""
+        return self._identity().member_id
+
+    @property
+    def expulsions(self) -> int:
+        """How often the group has gone on without this member, so that others may have read the same again."""
+        membership = self._running().membership
+        return 0 if membership is None else membership.expulsions
+
+    def position(self, partition: Partition) -> int:
         """The offset of the next record that is handed out."""
-        return self._running().position(*partition)
+        core = self._running()
+        return core.handed_position(core.place(partition))
 
-    def seek(self, partition: tuple[str, int], offset: int) -> None:
+    def seek(self, partition: Partition, offset: int) -> None:
         """Go on from any offset, back or forth."""
-        self._running().seek(*partition, offset)
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise ClientError(f"offset {offset!r} is none: offsets begin at 0; seek_to_end goes to the end")
+        self._running().seek(partition, offset)
 
-    def _record(self, found: ConsumedRecord) -> Record:
-        key, value = found.key, found.value
+    async def seek_to_time(self, when: int | datetime, *partitions: Partition) -> dict[TopicPartition, int]:
+        """Go on from the first record at or after a time (milliseconds since 1970, or a datetime); at the end, if there
+        is none. Of these partitions, or of all."""
+        millis = int(when.timestamp() * 1000) if isinstance(when, datetime) else int(when)
+        return await self._seek_all(millis, partitions)
+
+    async def seek_to_beginning(self, *partitions: Partition) -> dict[TopicPartition, int]:
+        """Go on from the first record there is, of these partitions or of all."""
+        return await self._seek_all(EARLIEST, partitions)
+
+    async def seek_to_end(self, *partitions: Partition) -> dict[TopicPartition, int]:
+        """Go on with what is written from now on, of these partitions or of all."""
+        return await self._seek_all(LATEST, partitions)
+
+    async def _seek_all(self, timestamp: int, partitions: tuple[Partition, ...]) -> dict[TopicPartition, int]:
+        core = self._running()
+        found: dict[TopicPartition, int] = {}
+        for at, offset in (await self._list(timestamp, partitions)).items():
+            if at in core.fetcher.places:
+                core.seek(at, offset)
+                found[at] = offset
+        return found
+
+    async def _list(self, timestamp: int, partitions: tuple[Partition, ...]) -> dict[TopicPartition, int]:
+        """The first offset at or after a time; the end, where no record is that young."""
+        admin = Admin(cluster=self._clustered())
+        by_topic: dict[str, list[int]] = {}
+        for topic, index in self._these(partitions):
+            by_topic.setdefault(topic, []).append(index)
+        found: dict[TopicPartition, int] = {}
+        for topic, indexes in by_topic.items():
+            rows = await admin.list_offsets(
+                topic, dict.fromkeys(indexes, timestamp), read_committed=self._read_committed
+            )
+            late = [index for index, row in rows.items() if row.offset < 0]
+            if late:
+                rows |= await admin.list_offsets(
+                    topic, dict.fromkeys(late, LATEST), read_committed=self._read_committed
+                )
+            found |= {TopicPartition(topic, index): row.offset for index, row in rows.items()}
+        return found
+
+    def pause(self, *partitions: Partition) -> None:
+        """Hand out nothing of these partitions, or of all, until `resume`; the group keeps them."""
+        core = self._running()
+        for at in self._these(partitions):
+            core.place(at).is_paused = True
+
+    def resume(self, *partitions: Partition) -> None:
+        """Go on with these partitions, or with all."""
+        core = self._running()
+        for at in self._these(partitions):
+            core.fetcher.resume(core.place(at))
+        core.fetcher.launch()
+        core._news.set()
+
+    def paused(self) -> frozenset[TopicPartition]:
+        places = self._running().fetcher.places
+        return frozenset(TopicPartition(*at) for at, place in places.items() if place.is_paused)
+
+    async def lag(self) -> dict[TopicPartition, PartitionLag]:
+        """How far this consumer is behind the end of each of its partitions, in records and in seconds."""
+        core = self._running()
+        admin = Admin(cluster=self._clustered())
+        positions = {at: core.handed_position(place) for at, place in core.fetcher.places.items()}
+        ends = await admin.ends_and_ages(positions)
+        now_ms = time.time_ns() // 1_000_000
+        found: dict[TopicPartition, PartitionLag] = {}
+        for at, (end, age_ms) in ends.items():
+            records = max(0, end - positions[at])
+            if records == 0:
+                seconds: float | None = 0.0
+            elif age_ms is not None:
+                seconds = age_ms / 1000 if age_ms >= 0 else None
+            else:
+                seconds = await self._age_s(at, positions[at], now_ms)
+            found[TopicPartition(*at)] = PartitionLag(records, seconds)
+        return found
+
+    async def _age_s(self, at: Partition, offset: int, now_ms: int) -> float | None:
+        """Of the record at an offset, for brokers that do not tell: it is read once more."""
+        from headrace.client.raw import fetch
+        from headrace.records.reader import iter_records
+
         try:
-            if self._decode_key is not None and key is not None:
-                key = self._decode_key(found.topic, key)
-            if self._decode_value is not None and value is not None:
-                value = self._decode_value(found.topic, value)
-        except Exception as error:
-            raise SerializationFailed(
-                f"the record at {found.topic}-{found.partition} offset {found.offset} cannot be deserialized: {error}"
-            ) from error
-        return Record(found.topic, found.partition, found.offset, found.timestamp, key, value, found.headers)
+            got = await fetch(self._clustered(), *at, offset, max_wait_ms=0)
+        except ClientError:
+            return None
+        first = next((one for one in iter_records(got.records) if one.offset >= offset), None)
+        return None if first is None else max(0.0, (now_ms - first.timestamp) / 1000)
 
-    def _running(self) -> GroupConsumer:
-        if self._is_closed:
-            raise ClientError("the consumer is closed: make a new one")
+    # -- inside
+
+    def _these(self, partitions: tuple[Partition, ...]) -> list[Partition]:
+        for at in partitions:
+            if not isinstance(at, tuple) or len(at) != 2:
+                raise ClientError(f"{at!r} is no partition: give (topic, partition)")
+        return list(partitions) or list(self._running().fetcher.places)
+
+    def _clustered(self) -> Cluster:
+        self._running()
+        assert self._cluster is not None
+        return self._cluster
+
+    def _running(self) -> ConsumerCore:
         if self._core is None:
+            if self._is_closed:
+                raise ClientError("the consumer is closed: make a new one")
             raise ClientError(
                 "the consumer is not started: use `async with Consumer(...) as consumer`, or await start()"
             )
         return self._core
+
+
+class RecordUnreadable(SerializationFailed):
+    """A record that the deserializers refuse. `record` has its bytes; `seek` behind its offset goes on without it."""
+
+    def __init__(self, record: Record, error: Exception) -> None:
+        super().__init__(record, error)
+        self.record = record
+
+    def __str__(self) -> str:
+        record, error = self.args
+        return (
+            f"the record at {record.topic}-{record.partition} offset {record.offset} cannot be deserialized: {error}; "
+            f"seek(({record.topic!r}, {record.partition}), {record.offset + 1}) goes on behind it"
+        )
+
+
+def _names(topics: tuple[Any, ...]) -> list[str]:
+    for topic in topics:
+        if not isinstance(topic, str) or not topic:
+            raise OptionRefused(f"topic {topic!r} is no name: give the names of topics one by one, as text")
+    return sorted(set(topics))
+
+
+def _count(given: int | None, default: int) -> int:
+    if given is None:
+        return default
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise ClientError(f"max_records is {given!r}: give a number of 1 or more")
+    return given
+
+
+def _offsets(given: Mapping[Partition, int] | Record | Batch | None) -> Mapping[Partition, int] | None:
+    if isinstance(given, Record):
+        return {(given.topic, given.partition): given.offset + 1}
+    if isinstance(given, Batch):
+        return {(given.topic, given.partition): given.next_offset}
+    if given is not None and not isinstance(given, Mapping):
+        raise ClientError(f"{given!r} cannot be committed: give a record, a batch, or {{(topic, partition): offset}}")
+    return given

@@ -19,7 +19,6 @@ from headrace.client.api.options import (
     read_settings,
 )
 from headrace.client.api.serializers import Encode, SerializationFailed, encoder_of, plain_bytes
-from headrace.client.api.types import NO_HEADERS
 from headrace.client.errors import ClientError, RequestFailed, RequestTimedOut
 from headrace.client.net.cluster import Cluster
 from headrace.client.produce.deliveries import Delivery, OpenBatch, RecordMetadata
@@ -251,7 +250,7 @@ class Producer:
             time_ms = time.time_ns() // 1_000_000
         else:
             time_ms = _milliseconds(timestamp)
-        fields: Headers = NO_HEADERS if headers is None else _headers(headers)
+        fields: Headers = () if headers is None else _headers(headers)
         batch: OpenBatch = core.append(topic, partition, time_ms, key_bytes, value_bytes, fields)
         self._since_yield += size
         return Delivery(batch, batch.count - 1, time_ms)

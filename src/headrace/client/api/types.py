@@ -1,38 +1,9 @@
 """What comes out of a consumer: records, batches of one partition, and what is left to read."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple, overload
 
-import msgspec
-
-NO_HEADERS: tuple[tuple[str, bytes | None], ...] = ()
-
-
-class TopicPartition(NamedTuple):
-    """One partition of a topic. Wherever one is taken, a plain tuple is, too."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-
-class Record(msgspec.Struct, frozen=True, gc=False):
-    """A record as read. `key` and `value` are bytes, or what the deserializers have made of them."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    """Milliseconds since 1970."""
-    key: Any
-    value: Any
-    headers: tuple[tuple[str, bytes | None], ...] = NO_HEADERS
-
-    def header(self, name: str) -> bytes | None:
-        """The last header of a name, None if there is none."""
-        return next((content for key, content in reversed(self.headers) if key == name), None)
+from headrace.client.consume.records import Record as Record, TopicPartition as TopicPartition
 
 
 class Batch(Sequence[Record]):

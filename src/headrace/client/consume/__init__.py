@@ -6,20 +6,20 @@ from headrace.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from headrace.client.consume.buffer_pool import BufferPool as BufferPool
-    from headrace.client.consume.consumer import GroupConsumer as GroupConsumer
-    from headrace.client.consume.fetcher import ConsumedRecord as ConsumedRecord
+    from headrace.client.consume.consumer import ConsumerCore as ConsumerCore
     from headrace.client.consume.range_fetcher import (
         BlockingFetcher as BlockingFetcher,
         OffsetsGone as OffsetsGone,
         RangeFetcher as RangeFetcher,
     )
+    from headrace.client.consume.records import Record as Record, TopicPartition as TopicPartition
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
             "buffer_pool": ["BufferPool"],
-            "consumer": ["GroupConsumer"],
-            "fetcher": ["ConsumedRecord"],
+            "consumer": ["ConsumerCore"],
             "range_fetcher": ["BlockingFetcher", "OffsetsGone", "RangeFetcher"],
+            "records": ["Record", "TopicPartition"],
         },
     )

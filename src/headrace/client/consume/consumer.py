@@ -1,186 +1,295 @@
-"""A consumer in a group: `poll` gives records of the partitions that the group has given to this member.
+"""The core of a consumer: which partitions it has, what is handed out of them, and what is committed.
 
-Partitions come and go inside `poll` alone: calling it again says that what it gave before is done with, so offsets
-can be committed before another member takes over. Speaks KIP-848; the broker assigns.
+Partitions come and go only while the next records are asked for: asking says that what was handed out before is passed,
+so its offsets can be committed before another member takes over. Members of groups speak either protocol; a consumer
+without a group, or with partitions chosen by hand, has no `membership`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Self
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any
 
 from headrace.client.admin.groups import TopicPartition
-from headrace.client.consume.fetcher import RESETS, ConsumedRecord, Fetcher, Place
-from headrace.client.consume.member import EXPELLED, GroupMember
-from headrace.client.errors import ClientError, RequestFailed
-from headrace.client.net.address import DEFAULT_BOOTSTRAP
-from headrace.client.net.cluster import Cluster
-from headrace.client.security.channel import PLAINTEXT, Security
+from headrace.client.consume.fetcher import Fetcher, FetchOptions
+from headrace.client.consume.membership import Membership, matching, refresh_all
+from headrace.client.consume.offsets import EXPELLED, GroupOffsets, is_transient
+from headrace.client.consume.places import Chunk, Place
+from headrace.client.consume.records import Record, TopicPartition as NamedPartition
+from headrace.client.errors import ClientError, RequestFailed, RequestTimedOut
+from headrace.client.net.cluster import NO_TOPIC, Cluster
+from headrace.errors import Err
 
-__all__ = ["ConsumedRecord", "GroupConsumer"]
+log = logging.getLogger(__name__)
 
-Listener = Callable[[frozenset[TopicPartition]], Awaitable[None]]
+IDLE_S = 1.0
+"""A wait ends at least so often, to see to what is due by itself."""
+
+Callback = Callable[[frozenset[NamedPartition]], Any]
 
 
-async def _nothing(_: frozenset[TopicPartition]) -> None:
-    return None
+class Listeners:
+    """Who is told when partitions come and go: plain functions or coroutines."""
+
+    def __init__(
+        self, on_assigned: Callback | None = None, on_revoked: Callback | None = None, on_lost: Callback | None = None
+    ) -> None:
+        self._assigned, self._revoked, self._lost = on_assigned, on_revoked, on_lost
+
+    async def assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """They were just taken; positions may be changed before anything is read."""
+        await self._tell(self._assigned, partitions)
+
+    async def revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        """They are about to be given up: what is done with can still be committed."""
+        await self._tell(self._revoked, partitions)
+
+    async def lost(self, partitions: Iterable[TopicPartition]) -> None:
+        """They already belong to another member; told as revoked to who does not ask for the difference."""
+        await self._tell(self._lost or self._revoked, partitions)
+
+    async def _tell(self, callback: Callback | None, partitions: Iterable[TopicPartition]) -> None:
+        if callback is not None:
+            told = callback(frozenset(NamedPartition(*at) for at in partitions))
+            if inspect.isawaitable(told):
+                await told
 
 
-class GroupConsumer:
-    """`async with GroupConsumer("127.0.0.1:9092", group="billing", topics=["orders"]) as consumer: await
-    consumer.poll()`.
+class Handed:
+    """What was handed out last and is not known to be passed: records of one partition, up to the current one."""
 
-    With `auto_commit_ms`, what an earlier `poll` has given is committed in `poll` at that interval, before partitions
-    are given up, and at the end; None leaves all of it to `commit`. `on_revoked` is called while the partitions are
-    still this member's, `on_lost` when they already are not.
-    """
+    __slots__ = ("current", "place", "records")
+
+    def __init__(self, place: Place, records: list[Record]) -> None:
+        self.place = place
+        self.records = records
+        self.current: Record | None = None
+        """The one that is being worked on, for who takes them one by one; None: all of them are."""
+
+    @property
+    def position(self) -> int:
+        """Behind what was handed out."""
+        return self.place.position if self.current is None else self.current.offset + 1
+
+
+class ConsumerCore:
+    """`start`, then `next` again and again; `close` at the end."""
 
     def __init__(
         self,
-        bootstrap: str | Iterable[str] = DEFAULT_BOOTSTRAP,
+        cluster: Cluster,
+        options: FetchOptions,
         *,
-        group: str,
-        topics: Iterable[str],
-        client_id: str = "headrace",
-        security: Security = PLAINTEXT,
-        auto_offset_reset: str = "latest",
-        auto_commit_ms: int | None = 5_000,
-        read_committed: bool = False,
-        max_poll_interval_ms: int = 300_000,
-        fetch_bytes_max: int = 1 << 20,
-        fetch_max_wait_ms: int = 500,
-        instance_id: str | None = None,
-        rack_id: str | None = None,
-        assignor: str | None = None,
-        on_assigned: Listener = _nothing,
-        on_revoked: Listener = _nothing,
-        on_lost: Listener = _nothing,
+        offsets: GroupOffsets | None = None,
+        auto_commit_s: float | None = None,
+        listeners: Listeners | None = None,
+        metadata_max_age_s: float = 300.0,
     ) -> None:
-        if auto_offset_reset not in (*RESETS, "none"):
-            raise ClientError(f"auto_offset_reset {auto_offset_reset!r}: write earliest, latest or none")
-        topics = [topics] if isinstance(topics, str) else list(topics)
-        if not group or not topics:
-            raise ClientError("a group consumer needs the name of a group and at least one topic")
-        self.cluster = Cluster(bootstrap, client_id=client_id, security=security)
+        self.cluster = cluster
+        self.membership: Membership | None = None
+        self.handed: Handed | None = None
+        self.fetcher = Fetcher(cluster, self._be_told, options)
+        self.has_news = False
+        """Whether the group, or a fetch that failed, wants attention before more is handed out."""
         self._news = asyncio.Event()
-        self._member = GroupMember(
-            self.cluster,
-            group,
-            topics,
-            on_change=self._news.set,
-            instance_id=instance_id,
-            rack_id=rack_id,
-            assignor=assignor,
-            rebalance_timeout_ms=max_poll_interval_ms,
-        )
-        self._fetcher = Fetcher(
-            self.cluster,
-            self._news.set,
-            reset=auto_offset_reset,
-            read_committed=read_committed,
-            fetch_bytes_max=fetch_bytes_max,
-            max_wait_ms=fetch_max_wait_ms,
-        )
-        self._read_committed = read_committed
-        self._auto_commit_s = None if auto_commit_ms is None else auto_commit_ms / 1000
+        self._offsets = offsets
+        self._listeners = listeners or Listeners()
+        self._auto_commit_s = auto_commit_s
         self._next_commit_s = 0.0
-        self._committed: dict[TopicPartition, int] = {}
+        self._committing = asyncio.Lock()
+        self._commits: set[asyncio.Task[None]] = set()
+        self._commit_failure: ClientError | None = None
         self._expulsions = 0
-        self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
+        self._by_hand: Callable[[], Awaitable[frozenset[TopicPartition]]] | None = None
+        self._look_s = 0.0
+        self._metadata_max_age_s = metadata_max_age_s
+        self._found: dict[TopicPartition, int] = {}
 
-    async def __aenter__(self) -> Self:
-        await self.cluster.__aenter__()
-        await self.cluster.refresh(self._member.topics)
-        self._next_commit_s = asyncio.get_running_loop().time() + (self._auto_commit_s or 0)
-        self._member.start()
-        return self
+    # -- where partitions come from
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close(commit=kind is None)
+    def join(self, membership: Membership) -> None:
+        """Take what the group gives, from the next call on."""
+        self.membership = membership
+        membership.progress = lambda: id(self.handed.current) if self.handed is not None else None
+        membership.start()
 
-    @property
-    def member_id(self) -> str:
-        return self._member.member_id
+    def read_topics(self, topics: list[str], pattern: str | None) -> None:
+        """Without a group: all partitions of topics, also those that are added later."""
 
-    @property
-    def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions this member has now."""
-        return frozenset(self._fetcher.places)
+        async def found() -> frozenset[TopicPartition]:
+            if pattern is not None:
+                await refresh_all(self.cluster)
+                names = matching(self.cluster, pattern)
+            else:
+                await self.cluster.refresh(topics)
+                names = topics
+                missing = [name for name in names if name not in self.cluster.topics]
+                if missing:
+                    raise RequestFailed(f"topic {missing[0]!r}", Err.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC)
+            return frozenset((name, index) for name in names for index in self.cluster.topics[name].partitions)
 
-    @property
-    def expulsions(self) -> int:
-        """How often the group has gone on without this member, so that others may have read the same again."""
-        return self._member.expulsions
+        self._by_hand = found
 
-    def position(self, topic: str, partition: int) -> int:
-        """The offset of the next record that `poll` gives."""
-        return self._place(topic, partition).position
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """By hand: just these partitions from now on."""
+        wanted = frozenset((str(topic), int(index)) for topic, index in partitions)
+        await self.cluster.refresh(sorted({topic for topic, _ in wanted}))
+        for topic, index in sorted(wanted):
+            known = self.cluster.topics.get(topic)
+            if known is None:
+                raise RequestFailed(f"topic {topic!r}", Err.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC)
+            if index not in known.partitions:
+                count = len(known.partitions)
+                message = f"the topic has {count} partitions, 0 to {count - 1}"
+                raise RequestFailed(f"{topic}-{index}", Err.UNKNOWN_TOPIC_OR_PARTITION, message)
+        self._pass()
+        self._by_hand = None
+        await self._become(wanted)
 
-    def lag(self) -> int:
-        """Records that are there and not yet given, as far as known from the last answers."""
-        return sum(max(0, place.end_offset - place.position) for place in self._fetcher.places.values())
-
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Go on from any offset, back or forth."""
-        self._fetcher.places[topic, partition] = Place(offset, self._place(topic, partition).topic_id)
-
-    def _place(self, topic: str, partition: int) -> Place:
-        place = self._fetcher.places.get((topic, partition))
-        if place is None:
-            raise ClientError(f"{topic}-{partition} is not assigned to this member")
-        return place
+    def _be_told(self) -> None:
+        self.has_news = True
+        self._news.set()
 
     # -- reading
 
-    async def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ConsumedRecord]:
-        """The next records, or none when none came in time. What the last call gave counts as done with."""
+    async def next(self, limit: int, timeout_s: float | None) -> Handed | None:
+        """The next records, all of one partition; None when none came in time. What was handed out before counts as
+        passed."""
+        deadline = _deadline(timeout_s)
+        while await self._ready(deadline):
+            found = self.fetcher.take(limit)
+            if found is not None:
+                self.handed = Handed(*found)
+                return self.handed
+        return None
+
+    async def next_chunk(self, timeout_s: float | None) -> tuple[Place, Chunk] | None:
+        """As `next`, but undecoded: all that one fetch has brought of a partition."""
+        deadline = _deadline(timeout_s)
+        while await self._ready(deadline):
+            found = self.fetcher.take_chunk()
+            if found is not None:
+                place, chunk = found
+                place.position = chunk.end_offset
+                self.handed = Handed(place, [])
+                return found
+        return None
+
+    async def _ready(self, deadline: float | None) -> bool:
+        """Pass what was handed out, see to the group and to commits, and wait until there is something to hand out."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        self._member.is_alive()
+        self._pass()
         while True:
+            now = loop.time()
             self._news.clear()
-            self._check()
-            await self._reconcile()
-            await self._commit_if_due(loop.time())
-            records = self._fetcher.take(max_records)
-            self._fetcher.launch()
-            left_s = deadline - loop.time()
-            if records or left_s <= 0:
-                return records
+            self.has_news = False
+            await self._attend(now)
+            self.fetcher.launch()
+            if self.fetcher.has_records:
+                return True
+            wait_s = self._wait_s(now)
+            if deadline is not None:
+                wait_s = min(deadline - loop.time(), wait_s)
+                if wait_s <= 0:
+                    return False
             try:
-                async with asyncio.timeout(left_s):
+                async with asyncio.timeout(wait_s):
                     await self._news.wait()
             except TimeoutError:
                 continue
 
+    def _wait_s(self, now: float) -> float:
+        """Until something is due by itself."""
+        if self._auto_commit_s is None:
+            return IDLE_S
+        return max(0.001, min(IDLE_S, self._next_commit_s - now))
+
+    async def _attend(self, now: float) -> None:
+        self._check()
+        if self.membership is not None:
+            await self._reconcile(self.membership)
+            self.membership.is_alive()
+        elif self._by_hand is not None and now >= self._look_s:
+            self._look_s = now + self._metadata_max_age_s
+            await self._become(await self._by_hand())
+        if self._auto_commit_s is not None and now >= self._next_commit_s:
+            self._next_commit_s = now + self._auto_commit_s
+            if not self._commits:
+                self._spawn_commit(self._commit_passed(self.to_commit(handed=False)))
+
     def _check(self) -> None:
-        failure = self._member.failure or self._fetcher.failure
+        failure = self.fetcher.failure or self._commit_failure
+        if failure is None and self.membership is not None:
+            failure = self.membership.failure
         if failure is not None:
+            self._commit_failure = None
             raise failure
 
-    async def _reconcile(self) -> None:
+    def _pass(self) -> None:
+        """The next records are asked for: those before are done with."""
+        handed, self.handed = self.handed, None
+        if handed is not None:
+            place = handed.place
+            place.passed = place.position = max(place.passed, handed.position)
+
+    def give_back(self, records: list[Record]) -> None:
+        """Take back what was handed out last but not looked at: it comes again, first."""
+        assert self.handed is not None
+        self.fetcher.give_back(self.handed.place, records)
+
+    # -- partitions
+
+    def place(self, at: TopicPartition) -> Place:
+        place = self.fetcher.places.get((at[0], at[1]))
+        if place is None:
+            raise ClientError(f"{at[0]}-{at[1]} is not assigned to this consumer")
+        return place
+
+    def handed_position(self, place: Place) -> int:
+        """Behind the last record that was handed out."""
+        handed = self.handed
+        return handed.position if handed is not None and handed.place is place else place.position
+
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        place = self.place(at)
+        if self.handed is not None and self.handed.place is place:
+            self.handed = None
+        self.fetcher.seek(place, offset)
+        self.fetcher.launch()
+
+    async def _become(self, wanted: frozenset[TopicPartition]) -> None:
+        """Have just these partitions, without a group that says so."""
+        places = self.fetcher.places
+        gone = frozenset(places) - wanted
+        if gone:
+            await self._listeners.revoked(gone)
+            if self._auto_commit_s is not None:
+                await self._commit_passed()
+            self._drop(gone)
+        new = wanted - frozenset(places)
+        if new:
+            starts = await self._starts(new)
+            for (topic, index), offset in starts.items():
+                self.fetcher.add(Place(topic, index, offset, self.cluster.topics[topic].topic_id))
+            self._note_committed(new)
+            await self._listeners.assigned(new)
+
+    async def _reconcile(self, member: Membership) -> None:
         """Give up what the group wants back, take what it gives."""
-        member, places = self._member, self._fetcher.places
+        places = self.fetcher.places
         if self._expulsions != member.expulsions:
             self._expulsions = member.expulsions
-            lost = frozenset(places)
-            self._drop(lost)
-            if lost:
-                await self._on_lost(lost)
+            await self._lose(frozenset(places))
         if member.replaced:
             replaced, member.replaced = member.replaced, set()
-            lost = frozenset(at for at in places if at[0] in replaced)
-            self._drop(lost)
-            if lost:
-                await self._on_lost(lost)
+            await self._lose(frozenset(at for at in places if at[0] in replaced))
         wanted = member.wanted
         gone = frozenset(places) - wanted
         if gone:
-            await self._on_revoked(gone)
+            await self._listeners.revoked(gone)
             if self._auto_commit_s is not None:
-                await self._commit_unless_expelled()
+                await self._commit_passed()
             self._drop(gone)
             member.owns(places)
         new = wanted - frozenset(places)
@@ -190,55 +299,135 @@ class GroupConsumer:
             ids = dict(member.topic_ids)
             starts = await self._starts(new)
             if self._expulsions == member.expulsions:
-                places.update((at, Place(offset, ids[at[0]])) for at, offset in starts.items())
-                await self._on_assigned(new)
+                for (topic, index), offset in starts.items():
+                    self.fetcher.add(Place(topic, index, offset, ids[topic]))
+                self._note_committed(new)
+                await self._listeners.assigned(new)
+
+    async def _lose(self, lost: frozenset[TopicPartition]) -> None:
+        self._drop(lost)
+        if lost:
+            await self._listeners.lost(lost)
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
         for at in partitions:
-            self._fetcher.places.pop(at, None)
-            self._committed.pop(at, None)
+            self.fetcher.drop(at)
 
     async def _starts(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, int]:
-        found = await self._member.committed(partitions, stable=self._read_committed)
-        self._committed.update(found)
+        found: dict[TopicPartition, int] = {}
+        if self._offsets is not None:
+            found = await self._offsets.committed(partitions, stable=self.fetcher.options.read_committed)
+        self._found = found
         missing = [at for at in partitions if at not in found]
-        resets = await asyncio.gather(*map(self._fetcher.reset_offset, missing))
+        resets = await asyncio.gather(*map(self.fetcher.reset_offset, missing))
         return found | dict(zip(missing, resets))
+
+    def _note_committed(self, partitions: Iterable[TopicPartition]) -> None:
+        for at in partitions:
+            if at in self._found and at in self.fetcher.places:
+                self.fetcher.places[at].committed = self._found[at]
 
     # -- committing
 
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit how far `poll` has given records, or the given offsets. On the broker's disk when this returns."""
-        places = self._fetcher.places
-        if offsets is None:
-            offsets = {at: place.position for at, place in places.items() if self._committed.get(at) != place.position}
-        if offsets:
-            epochs = {at: places[at].leader_epoch for at in offsets if at in places}
-            ids = self._member.topic_ids | {at[0]: place.topic_id for at, place in places.items()}
-            await self._member.commit(offsets, epochs, ids)
-            self._committed.update(offsets)
+    def to_commit(self, *, handed: bool) -> dict[TopicPartition, int]:
+        """How far each partition was handed out, or only passed; those whose commit would say nothing new are left
+        out."""
+        found: dict[TopicPartition, int] = {}
+        for at, place in self.fetcher.places.items():
+            offset = self.handed_position(place) if handed else place.passed
+            if place.committed != offset:
+                found[at] = offset
+        return found
 
-    async def _commit_if_due(self, now_s: float) -> None:
-        if self._auto_commit_s is not None and now_s >= self._next_commit_s:
-            self._next_commit_s = now_s + self._auto_commit_s
-            await self._commit_unless_expelled()
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None, metadata: str = "") -> None:
+        """Commit what was handed out, or the given offsets. On the broker's disk when this returns."""
+        if self._offsets is None:
+            raise ClientError("there is nowhere to commit to: give the consumer a group")
+        async with self._committing:
+            wanted = self.to_commit(handed=True) if offsets is None else _checked(offsets)
+            await self._commit(wanted, metadata)
 
-    async def _commit_unless_expelled(self) -> None:
+    async def _commit(self, wanted: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        if not wanted:
+            return
+        assert self._offsets is not None
+        places = self.fetcher.places
+        epochs = {at: places[at].leader_epoch for at in wanted if at in places}
+        ids: dict[str, bytes] = {} if self.membership is None else dict(self.membership.topic_ids)
+        ids |= {at[0]: place.topic_id for at, place in places.items()}
+        await self._offsets.commit(wanted, epochs, ids, metadata)
+        for at, offset in wanted.items():
+            if (place := places.get(at)) is not None:
+                place.committed = offset
+
+    def commit_soon(self, offsets: Mapping[TopicPartition, int] | None = None) -> "asyncio.Task[None]":
+        """Commit without waiting, in the order of calls. A failure that nobody awaits is raised by the next read."""
+        wanted = self.to_commit(handed=True) if offsets is None else _checked(offsets)
+        return self._spawn_commit(self.commit(wanted))
+
+    def _spawn_commit(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work, name="commit")
+        self._commits.add(task)
+        task.add_done_callback(self._committed_soon)
+        return task
+
+    def _committed_soon(self, task: "asyncio.Task[None]") -> None:
+        self._commits.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), ClientError):
+            self._commit_failure = error
+            self._be_told()
+
+    async def _commit_passed(self, wanted: Mapping[TopicPartition, int] | None = None) -> None:
+        """By itself: one that is late is made up for by the next."""
+        if self._offsets is None:
+            return
         try:
-            await self.commit()
-        except RequestFailed as error:
-            if error.error not in EXPELLED:
+            async with self._committing:
+                await self._commit(self.to_commit(handed=False) if wanted is None else wanted)
+        except ClientError as error:
+            if isinstance(error, RequestFailed) and error.error in EXPELLED:
+                return
+            if not is_transient(error) and not isinstance(error, RequestTimedOut):
                 raise
+            log.warning("offsets were not committed and will be with the next ones: %s", error)
 
-    async def close(self, *, commit: bool = True) -> None:
-        """Commit (if it does so by itself), give the partitions back and leave the group."""
+    # -- the end
+
+    async def close(self, *, passed: bool) -> None:
+        """Commit (if it does so by itself), give the partitions back and leave the group.
+
+        With `passed`, what was handed out last counts as done with, too.
+        """
+        member = self.membership
         try:
-            if commit and self._auto_commit_s is not None and self._member.failure is None:
-                await self._commit_unless_expelled()
+            if passed:
+                self._pass()
+            while self._commits:
+                await asyncio.gather(*self._commits, return_exceptions=True)
+            is_in = member is None or (member.failure is None and member.expulsions == self._expulsions)
+            if self._auto_commit_s is not None and is_in:
+                await self._commit_passed()
         finally:
-            gone = self.assignment
-            if gone:
-                await self._on_revoked(gone)
-            self._fetcher.close()
-            await self._member.leave()
-            self.cluster.close()
+            gone = frozenset(self.fetcher.places)
+            try:
+                if gone:
+                    await self._listeners.revoked(gone)
+            finally:
+                await self.fetcher.close()
+                if member is not None:
+                    await member.leave()
+
+
+def _checked(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for at, offset in offsets.items():
+        if not isinstance(at, tuple) or len(at) != 2 or isinstance(offset, bool) or not isinstance(offset, int):
+            raise ClientError(f"{at!r}: {offset!r} cannot be committed: give {{(topic, partition): the next offset}}")
+        if offset < 0:
+            raise ClientError(f"offset {offset} of {at[0]}-{at[1]} cannot be committed: offsets begin at 0")
+        found[at[0], at[1]] = offset
+    return found
+
+
+def _deadline(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s

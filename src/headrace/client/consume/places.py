@@ -1,0 +1,153 @@
+"""How far a consumer has come in each of its partitions: fetched, handed out, passed, committed. Pure."""
+
+from collections import deque
+from collections.abc import Iterator
+
+from headrace.client.consume.records import Record
+from headrace.errors import KafkaError
+
+CHUNKS_MAX = 2
+"""Answers that wait for each partition: the next is fetched while one is worked on."""
+
+
+class Chunk:
+    """What one fetch brought of one partition, taken apart batch by batch as it is wanted."""
+
+    __slots__ = ("batches", "end_offset", "raw", "size_bytes", "start_offset")
+
+    def __init__(
+        self, batches: Iterator[tuple[int, list[Record]]], start_offset: int, end_offset: int, size_bytes: int
+    ) -> None:
+        self.batches = batches
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        """Behind the last whole batch: control batches and what compaction has removed end a fetch without a record."""
+        self.size_bytes = size_bytes
+        self.raw: tuple[object, tuple[tuple[int, int], ...]] | None = None
+        """The bytes and the aborted transactions in them, for who takes them apart in columns."""
+
+
+class Place:
+    """One partition: `position` is the offset of the next record to be handed out."""
+
+    __slots__ = (
+        "_epoch",
+        "_ready",
+        "_ready_at",
+        "chunks",
+        "committed",
+        "end_offset",
+        "fetch_offset",
+        "fetched_epoch",
+        "in_queue",
+        "is_paused",
+        "leader_epoch",
+        "log_start",
+        "partition",
+        "passed",
+        "position",
+        "replica",
+        "replica_until_s",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, partition: int, position: int, topic_id: bytes) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        """A position means nothing in another topic that has taken the name."""
+        self.position = position
+        self.passed = position
+        """All records before it were handed out, and the next one asked for: what may be committed by itself."""
+        self.committed: int | None = None
+        self.leader_epoch = -1
+        """Of the last record that was handed out."""
+        self.fetched_epoch = -1
+        """The leader epoch of the last fetch that was answered: with another, the log may have been cut since."""
+        self.fetch_offset = position
+        self.end_offset = -1
+        """Where the partition ended at the last fetch: the high watermark, or the last stable offset."""
+        self.log_start = -1
+        self.is_paused = False
+        self.in_queue = False
+        """Whether it stands in the queue of places that have records."""
+        self.replica = -1
+        """The replica to read from instead of the leader, until then."""
+        self.replica_until_s = 0.0
+        self.chunks: deque[Chunk] = deque()
+        self._ready: list[Record] = []
+        self._ready_at = 0
+        self._epoch = -1
+
+    @property
+    def wants_more(self) -> bool:
+        return len(self.chunks) < CHUNKS_MAX and not self.is_paused
+
+    @property
+    def has_records(self) -> bool:
+        """Whether something waits to be handed out; it may turn out to be control batches alone."""
+        return self._ready_at < len(self._ready) or bool(self.chunks)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether records of the first chunk were handed out, and others not yet."""
+        return bool(self._ready) and bool(self.chunks)
+
+    @property
+    def lag(self) -> int:
+        return max(0, self.end_offset - self.position)
+
+    def seek(self, offset: int) -> int:
+        """Go on from any offset, and return how many bytes were let go of. What is under way comes too late."""
+        freed = sum(chunk.size_bytes for chunk in self.chunks)
+        self.position = self.passed = self.fetch_offset = offset
+        self.leader_epoch = self._epoch = -1
+        self.chunks.clear()
+        self._ready, self._ready_at = [], 0
+        return freed
+
+    def keep(self, chunk: Chunk) -> None:
+        """Add what a fetch from `fetch_offset` brought."""
+        assert chunk.start_offset == self.fetch_offset
+        self.chunks.append(chunk)
+        self.fetch_offset = chunk.end_offset
+
+    def take(self, limit: int) -> tuple[list[Record], int]:
+        """Up to `limit` records of one batch, and how many bytes are no longer held; the position is behind them then.
+
+        KafkaError where a damaged batch comes next. The position stays before it, so it is fetched, and told, again.
+        """
+        freed = 0
+        while True:
+            at, ready = self._ready_at, self._ready
+            if at < len(ready):
+                whole = at == 0 and len(ready) <= limit
+                taken = ready if whole else ready[at : at + limit]
+                self._ready_at = at + len(taken)
+                self.position = taken[-1].offset + 1
+                self.leader_epoch = self._epoch
+                return taken, freed
+            if not self.chunks:
+                return [], freed
+            chunk = self.chunks[0]
+            try:
+                step = next(chunk.batches, None)
+            except KafkaError:
+                self.seek(self.position)
+                raise
+            if step is None:
+                self.position = max(self.position, chunk.end_offset)
+                freed += chunk.size_bytes
+                self.chunks.popleft()
+                self._ready, self._ready_at = [], 0
+            else:
+                self._epoch, self._ready = step
+                self._ready_at = 0
+
+    def give_back(self, records: list[Record]) -> None:
+        """Put the last of what was taken back: it is handed out again, first."""
+        if records:
+            self._ready = records + self._ready[self._ready_at :]
+            self._ready_at = 0
+            self.position = records[0].offset
