@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from headrace.client import raw
-from headrace.client.consume.fetcher import visible_records
+from headrace.client.consume.records import visible_batches
 from headrace.client.errors import ClientError, RequestFailed, check
 from headrace.client.net.cluster import Cluster
 from headrace.client.net.connection import Connection
@@ -475,8 +475,8 @@ def _codes(answer: Any) -> Iterable[int]:
 
 def decode_committed(fetched: raw.Fetched, position: int) -> tuple[tuple[tuple[int, bytes], ...], int]:
     """(offset, value) of committed records at `position` and above, and where to go on."""
-    records = visible_records(fetched.records, position, fetched.aborted)
-    found = tuple((record.offset, record.value) for _, record in records if record.value is not None)
+    batches = visible_batches(fetched.records, "", 0, position, fetched.aborted)
+    found = tuple((one.offset, one.value) for _, records in batches for one in records if one.value is not None)
     return found, max((header.end_offset for _, header in iter_headers(fetched.records)), default=position)
 
 
