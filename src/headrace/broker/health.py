@@ -14,7 +14,7 @@ from headrace.broker.cluster.lifecycle import Lifecycle, State
 from headrace.broker.metadata_cache import MetadataCache
 from headrace.broker.replicas.hosted import Replicas
 from headrace.broker.tasks import Tasks
-from headrace.quorum.kraft import KraftQuorum
+from headrace.quorum import Quorum
 from headrace.storage.manager import LogManager
 
 LOOP_LIMIT_S = 5.0
@@ -34,7 +34,7 @@ class Health:
         tasks: Tasks,
         logs: LogManager,
         metadata: MetadataCache,
-        quorum: KraftQuorum,
+        quorum: Quorum,
         replicas: Replicas,
         lifecycle: Lifecycle | None,
     ) -> None:

@@ -21,7 +21,7 @@ from headrace.broker.runtime import StartupError, os_reason
 from headrace.config import BrokerConfig
 from headrace.protocol.api import API
 from headrace.protocol.private_fields.disk_space import seconds_to_full
-from headrace.quorum.kraft import KraftQuorum
+from headrace.quorum import Quorum
 from headrace.replication.fetch_sessions import SessionCache
 from headrace.storage.manager import LogManager
 
@@ -81,7 +81,7 @@ class Counted(NamedTuple):
     fetchers: Fetchers
     scrubber: Scrubber
     lag: LagWatch
-    quorum: KraftQuorum
+    quorum: Quorum
     controller_counters: ControllerCounters | None
 
 

@@ -137,6 +137,7 @@ class Broker:
             make_uuid=self._new_id,
             open_files_max=self.descriptors.segments,
             producer_expiration_ms=config["producer.id.expiration.ms"],
+            meta_version=1 if config.zookeeper_connect is None else 0,
         )
         endpoints = config.broker_listeners if config.is_broker else []
         self.listeners = [Listener(runtime, endpoint, SocketOptions.of(config)) for endpoint in endpoints]

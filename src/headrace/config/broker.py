@@ -261,6 +261,12 @@ class BrokerConfig:
     def quorum_bootstrap_servers(self) -> list[tuple[str, int]]:
         return [_host_and_port(item.strip()) for item in self["controller.quorum.bootstrap.servers"]]
 
+    @property
+    def zookeeper_connect(self) -> str | None:
+        """Where the metadata is, if it is in ZooKeeper."""
+        found: str | None = self["zookeeper.connect"]
+        return found or None
+
     @cached_property
     def max_connections_per_ip_overrides(self) -> dict[str, int]:
         """`host:count,...`; the count is after the last colon, so that IPv6 addresses work."""
@@ -310,7 +316,9 @@ class BrokerConfig:
         check_ports(self.listeners)
         self._check_advertised()
         # Without a word about roles the node is a cluster of its own and needs no quorum settings.
-        if "process.roles" in self.raw:
+        if self.zookeeper_connect is not None:
+            self._check_zookeeper(self.zookeeper_connect)
+        elif "process.roles" in self.raw:
             self._check_roles()
         if self.max_connections_per_ip_overrides and self["max.connections.per.ip"] < 0:
             raise ConfigError("max.connections.per.ip: must not be negative")
@@ -368,6 +376,27 @@ class BrokerConfig:
         broker = "broker" in self.roles and "process.roles" in self.raw
         if broker and self.inter_broker_listener not in {listener.name for listener in self.advertised_listeners}:
             raise ConfigError(f"inter.broker.listener.name: {self.inter_broker_listener} is not an advertised listener")
+
+    def _check_zookeeper(self, connect: str) -> None:
+        """There are no roles: every node is a broker and may become the controller."""
+        for name in ("controller.quorum.voters", "controller.quorum.bootstrap.servers"):
+            if self[name]:
+                raise ConfigError(f"{name}: set this or zookeeper.connect, not both: metadata is in one place")
+        if self.roles != {"broker", "controller"}:
+            raise ConfigError("process.roles: with zookeeper.connect every node is broker,controller; leave it out")
+        if not self.controller_listeners:
+            name = self.controller_listener_names[0]
+            raise ConfigError(
+                f"listeners: with zookeeper.connect each node needs one for the controller; add {name}://host:port, or"
+                " port 0 for any free one"
+            )
+        servers, slash, chroot = connect.partition("/")
+        for server in servers.split(","):
+            _, colon, port = server.strip().rpartition(":")
+            if not colon or not port.isdecimal() or not 0 < int(port) < 65_536:
+                raise ConfigError(f"zookeeper.connect: {server.strip()!r} is not host:port")
+        if slash and (not chroot or chroot.endswith("/") or "//" in chroot):
+            raise ConfigError(f"zookeeper.connect: /{chroot} is no path for a chroot")
 
     def _check_roles(self) -> None:
         voters = self.quorum_voters

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from headrace.broker.cluster.opening import layout_of
 from headrace.config import BrokerConfig, ConfigError, parse_properties
 from headrace.quorum import QuorumError
-from headrace.quorum.folder import format_folders
+from headrace.quorum.folder import format_folders, open_zookeeper_folders
 from headrace.quorum.snapshots import Voter
 from headrace.storage.checkpoints import (
     META_PROPERTIES,
@@ -113,6 +113,11 @@ class Wish(NamedTuple):
     voters: int | None = None
     hosts: Sequence[str] = ()
     """Addresses of the nodes, one each, for clients and controllers alike; all on `host` and loopback if empty."""
+
+    @property
+    def in_zookeeper(self) -> bool:
+        """Whether the metadata is there; then each node may become the controller."""
+        return "zookeeper.connect" in self.settings
 
     def host_of(self, node_id: int) -> str:
         return self.hosts[node_id - 1] if self.hosts else self.host
@@ -246,6 +251,8 @@ def lay_out(folder: Path, wish: Wish) -> LocalCluster:
     dice = random.SystemRandom()
     cluster_id = encode_uuid(new_uuid(dice))
     count = wish.voters if wish.voters is not None else (VOTERS_MAX if wish.brokers >= VOTERS_MAX else 1)
+    if wish.in_zookeeper:
+        count = wish.brokers
     ports, of_voters = _ports_of(wish, count)
     controller_ports = dict(enumerate(of_voters, 1))
     configs = {
@@ -273,6 +280,8 @@ def add_brokers(cluster: LocalCluster, wish: Wish) -> LocalCluster:
     dice = random.SystemRandom()
     nodes = dict(cluster.nodes)
     for node_id, port in enumerate(_ports(base, missing), first):
+        if wish.in_zookeeper:
+            (controller_ports[node_id],) = free_ports(1)
         options = _options(cluster.folder, node_id, wish, port, controller_ports)
         nodes[node_id] = _make(cluster.folder, node_id, options, cluster.cluster_id, (), dice)
         _write_options(nodes[node_id], options)
@@ -291,14 +300,17 @@ def _options(folder: Path, node_id: int, wish: Wish, port: int, controller_ports
     replicas = str(min(wish.brokers, REPLICAS_MAX))
     # One copy may be lost without stopping writers; with two brokers that takes one copy being enough.
     least = "2" if wish.brokers >= REPLICAS_MAX else "1"
+    quorum = {
+        "controller.quorum.bootstrap.servers": ",".join(
+            f"{wish.controller_host_of(node)}:{p}" for node, p in controller_ports.items()
+        )
+    }
     return {
         "node.id": str(node_id),
         "process.roles": roles,
         "listeners": ",".join(listeners),
         "controller.listener.names": CONTROLLER,
-        "controller.quorum.bootstrap.servers": ",".join(
-            f"{wish.controller_host_of(node)}:{p}" for node, p in controller_ports.items()
-        ),
+        **({} if wish.in_zookeeper else quorum),
         "log.dirs": str(folder / f"node-{node_id}"),
         "broker.rack": racks[(node_id - 1) % len(racks)],
         "default.replication.factor": replicas,
@@ -324,6 +336,11 @@ def _make(
     except ConfigError as error:
         raise LocalClusterError(str(error)) from None
     node = LocalNode(node_id, folder, config)
+    if config.zookeeper_connect is not None:
+        open_zookeeper_folders(
+            RealDisk(), layout_of(config), uuid=lambda: new_uuid(dice), cluster_id=cluster_id, may_format=True
+        )
+        return node
     format_folders(
         RealDisk(),
         layout_of(config),

@@ -1,15 +1,15 @@
 """Where committed metadata lives.
 
-`kraft` keeps it in a log of its own, replicated by consensus among the controllers; an ensemble of ZooKeeper may do the
-same later. Both offer what `Quorum` says: decisions are made by `headrace.metadata` on `tip`, which includes what is
-written but not yet committed; everybody else reads `image`, which never goes back.
+`kraft` keeps it in a log of its own, replicated by consensus among the controllers; `zookeeper` keeps it in the znodes
+of an ensemble. Both offer what `Quorum` says: decisions are made by `headrace.metadata` on `tip`, which includes what
+is written but not yet committed; everybody else reads `image`, which never goes back.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from headrace.metadata.delta import Delta
-from headrace.metadata.image import Image
+from headrace.metadata.image import Endpoint, Image
 from headrace.metadata.outcome import Outcome
 from headrace.metadata.records import Record
 from headrace.protocol.api import ApiKey
@@ -19,6 +19,9 @@ Listener = Callable[[Delta, Image], None]
 
 LeadershipListener = Callable[[int, int, bool], None]
 """Called on the loop with (leader id, leader epoch, whether this node is the active controller) when any changes."""
+
+DepartureListener = Callable[[int], None]
+"""Called on the loop with the id of a broker that is known to be gone; also more than once."""
 
 Address = tuple[str, int]
 
@@ -105,6 +108,19 @@ class Quorum(Protocol):
     def listen(self, listener: Listener) -> None: ...
 
     def on_leadership(self, listener: LeadershipListener) -> None: ...
+
+    async def announce(self, endpoints: Sequence[Endpoint], rack: str | None) -> None:
+        """Show that this broker is there, where the quorum keeps track of that. Before it registers. Raises
+        QuorumError."""
+        ...
+
+    def is_present(self, broker_id: int) -> bool:
+        """Whether a broker is there as far as the quorum keeps track of that. Asked of the active controller's."""
+        ...
+
+    def on_departure(self, listener: DepartureListener) -> None:
+        """Told while this node is the active controller."""
+        ...
 
     def controller_address(self) -> tuple[int, str, int] | None:
         """(node id, host, port) of the leader's controller listener; None while nobody is known to lead."""

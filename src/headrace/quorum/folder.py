@@ -111,6 +111,41 @@ def open_folders(
     return _complete(disk, found, identity, layout, uuid)
 
 
+def open_zookeeper_folders(
+    disk: Disk, layout: Layout, *, uuid: Callable[[], bytes], cluster_id: str | None, may_format: bool
+) -> Identity | None:
+    """The folders of a node whose metadata is in ZooKeeper: as Kafka's of that time, by `meta.properties` of version 0,
+    so that neither is taken for the other. None where they are new and are not to be formatted."""
+    found = {path: _read(disk, path) for path in _all_dirs(layout)}
+    known = [properties for properties in found.values() if properties is not None]
+    for path, properties in found.items():
+        if properties is None:
+            _check_empty(disk, path)
+        elif properties.version != 0:
+            raise QuorumError(
+                f"{path} belongs to a node of a KRaft cluster, by its {META_PROPERTIES}: choose another with --data or"
+                " log.dirs, or start it without zookeeper.connect"
+            )
+        elif properties.node_id not in (None, layout.node_id):
+            raise QuorumError(f"{path} belongs to node {properties.node_id}; this is node {layout.node_id}")
+    clusters = {properties.cluster_id for properties in known if properties.cluster_id is not None}
+    if cluster_id is not None:
+        clusters.add(cluster_id)
+    if len(clusters) > 1:
+        raise QuorumError(f"log dirs belong to different clusters: {', '.join(sorted(clusters))}")
+    if not clusters or not (known or may_format):
+        return None
+    (cluster,) = clusters
+    directories = {}
+    for path, properties in found.items():
+        wanted = MetaProperties(cluster, layout.node_id, (properties and properties.directory_id) or uuid(), 0)
+        if may_format and wanted != properties:
+            _write_properties(disk, path, wanted)
+        assert wanted.directory_id is not None
+        directories[path] = wanted.directory_id
+    return Identity(cluster, layout.node_id, directories)
+
+
 def _all_dirs(layout: Layout) -> list[str]:
     return list(dict.fromkeys([layout.metadata_log_dir, *layout.log_dirs]))
 
@@ -154,7 +189,8 @@ def _verify(found: dict[str, MetaProperties | None], layout: Layout, cluster_id:
         file = f"{path}/{META_PROPERTIES}"
         if properties.version != 1 and not (properties.cluster_id is None and properties.node_id is None):
             raise QuorumError(
-                f"{file} is of version {properties.version}, from ZooKeeper mode; only version 1 can be used"
+                f"{file} is of version {properties.version}, from ZooKeeper mode: start this node with"
+                " zookeeper.connect, or choose another folder"
             )
         if properties.cluster_id is None or properties.node_id is None:
             raise DamagedMetadata(f"{file} is damaged: it names no cluster.id or no node.id")

@@ -16,13 +16,13 @@ from headrace.clock import Clock
 from headrace.errors import Err, KafkaError
 from headrace.metadata.delta import Delta
 from headrace.metadata.difference import difference
-from headrace.metadata.image import Image
+from headrace.metadata.image import Endpoint, Image
 from headrace.metadata.loader import Loader
 from headrace.metadata.outcome import RECORDS_PER_BATCH_MAX, Outcome
 from headrace.metadata.records import Record
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
-from headrace.quorum import LeadershipListener, Listener, Network, QuorumError
+from headrace.quorum import DepartureListener, LeadershipListener, Listener, Network, QuorumError
 from headrace.quorum.cleaning import SnapshotKeeper
 from headrace.quorum.downloading import finish, store_chunk
 from headrace.quorum.driver import Driver
@@ -191,6 +191,15 @@ class KraftQuorum:
     def on_leadership(self, listener: LeadershipListener) -> None:
         """From the next change on. What is known already: `leader_id`, `leader_epoch`, `is_active`."""
         self._leadership_listeners.append(listener)
+
+    async def announce(self, endpoints: Sequence[Endpoint], rack: str | None) -> None:
+        """Brokers are known by their registration and heartbeats only."""
+
+    def is_present(self, broker_id: int) -> bool:
+        return True
+
+    def on_departure(self, listener: DepartureListener) -> None:
+        """None is ever told: heartbeats and sessions are the controller's own."""
 
     async def caught_up(self) -> None:
         """Until `image` has all that was committed when this node joined: what it shows before may be long out of

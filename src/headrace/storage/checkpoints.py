@@ -183,7 +183,7 @@ class MetaProperties(NamedTuple):
         if self.directory_id is not None:
             lines.append(f"directory.id={encode_uuid(self.directory_id)}")
         if self.node_id is not None:
-            lines.append(f"node.id={self.node_id}")
+            lines.append(f"{'node.id' if self.version else 'broker.id'}={self.node_id}")
         lines.append(f"version={self.version}")
         return "".join(f"{line}\n" for line in lines).encode()
 

@@ -69,7 +69,9 @@ class LogManager:
         open_files_max: int = OPEN_FILES_DEFAULT,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         verify_transactions: bool = True,
+        meta_version: int = 1,
     ) -> None:
+        """`meta_version`: of meta.properties, 0 for a node whose metadata is in ZooKeeper."""
         self.disk = disk
         self.pool = FilePool(disk, open_files_max)
         self.dirs = [LogDir(path.rstrip("/")) for path in log_dirs]
@@ -80,6 +82,7 @@ class LogManager:
         self.config_of = config_of
         self.may_format = may_format
         self.make_uuid = make_uuid
+        self.meta_version = meta_version
         self.producer_expiration_ms = producer_expiration_ms
         self.verify_transactions = verify_transactions
         self.logs: dict[TopicPartition, Log] = {}
@@ -176,7 +179,7 @@ class LogManager:
             raise LogDirError(f"{log_dir.path} is not formatted: run `headrace format` for this node first")
         directory_id = meta.directory_id if meta is not None else None
         log_dir.directory_id = directory_id or self.make_uuid()
-        wanted = MetaProperties(self.cluster_id, self.node_id, log_dir.directory_id)
+        wanted = MetaProperties(self.cluster_id, self.node_id, log_dir.directory_id, self.meta_version)
         if meta != wanted:
             self.disk.replace_bytes(f"{log_dir.path}/{META_PROPERTIES}", wanted.encode())
 

@@ -26,6 +26,7 @@ from headrace.metadata.image import Endpoint, Image
 from headrace.metadata.versions import GROUP_VERSION, GROUP_VERSION_LATEST, KRAFT_VERSION, SERVED_FEATURES
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
+from headrace.quorum import QuorumError
 from headrace.storage.manager import LogManager
 
 logger = logging.getLogger("headrace.node")
@@ -90,8 +91,9 @@ class Node:
         self._checkpoints = checkpoints
         self._lifecycle = lifecycle
         self._quorum.on_failure = tasks.fail
-        self._quorum.listen(self._marker.changed)
-        self._quorum.on_leadership(self._marker.changed)
+        if self._marker is not None:
+            self._quorum.listen(self._marker.changed)
+            self._quorum.on_leadership(self._marker.changed)
 
     # ---- start
 
@@ -121,8 +123,9 @@ class Node:
             previous_broker_epoch=self._logs.whole_since(),
         )
         try:
+            await self._quorum.announce(member.endpoints, member.rack)
             epoch = await self._lifecycle.register(member)
-        except RegistrationRefused as refused:
+        except (QuorumError, RegistrationRefused) as refused:
             raise StartupError(str(refused)) from refused
         await self._metadata.until(lambda image: image.offset >= epoch)
 
@@ -232,7 +235,8 @@ class Node:
             if self._controller is not None:
                 self._controller.close()
             await self._quorum.close()
-            await self._marker.close()
+            if self._marker is not None:
+                await self._marker.close()
         except (KafkaError, OSError) as error:
             # A full disk, most likely. What was committed is there; the next start checks the rest.
             logger.error("the metadata log could not be closed in order: %s", error)

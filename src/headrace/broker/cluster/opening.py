@@ -9,14 +9,15 @@ from headrace.broker.metadata_cache import MetadataCache
 from headrace.broker.runtime import Runtime, StartupError
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
-from headrace.quorum import Network, QuorumError
+from headrace.quorum import Network, Quorum, QuorumError
 from headrace.quorum.cleaning import SnapshotLimits
 from headrace.quorum.folder import Layout, open_folders
-from headrace.quorum.kraft import KraftQuorum
 from headrace.quorum.mark import Mark, Marker
 from headrace.quorum.opening import open_quorum
 from headrace.quorum.options import KraftOptions
 from headrace.quorum.snapshots import Voter
+from headrace.quorum.zookeeper.opening import open_zookeeper
+from headrace.quorum.zookeeper.session import ZooKeeperOptions
 from headrace.raft.types import RaftOptions
 from headrace.storage.manager import LogDirError, LogManager
 
@@ -34,8 +35,9 @@ class Opened(NamedTuple):
     """A node's part in the quorum, as its disks have it."""
 
     cluster_id: str
-    quorum: KraftQuorum
-    marker: Marker
+    quorum: Quorum
+    marker: Marker | None
+    """Of the metadata on this node's disk, if it has any."""
 
 
 def open_node(
@@ -70,6 +72,8 @@ def _open(
 ) -> Opened:
     try:
         logs.lock()
+        if config.zookeeper_connect is not None:
+            return _open_zookeeper(config, config.zookeeper_connect, runtime, logs, network, new_id, layout)
         identity = open_folders(
             runtime.disk,
             layout,
@@ -94,6 +98,26 @@ def _open(
     directory = layout.metadata_log_dir
     marker = Marker(runtime.disk, directory, identity.directory_ids[directory], known, runtime.run_in_thread)
     return Opened(identity.cluster_id, quorum, marker)
+
+
+def _open_zookeeper(
+    config: BrokerConfig,
+    connect: str,
+    runtime: Runtime,
+    logs: LogManager,
+    network: Network,
+    new_id: Callable[[], bytes],
+    layout: Layout,
+) -> Opened:
+    options = ZooKeeperOptions(
+        connect, config["zookeeper.session.timeout.ms"], config["zookeeper.connection.timeout.ms"]
+    )
+    identity, quorum = open_zookeeper(
+        runtime.disk, layout, options, runtime.clock, network, new_id,
+        is_controller=config.is_controller, min_insync_replicas=config["min.insync.replicas"],
+    )  # fmt: skip
+    logs.open()
+    return Opened(identity.cluster_id, quorum, None)
 
 
 def _load_logs(logs: LogManager, clock: Clock) -> None:

@@ -10,6 +10,8 @@ from asyncio import TimerHandle
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from headrace.broker.controller.metrics import ControllerCounters
 from headrace.broker.controller.probe import Presence, probe
 from headrace.broker.controller.refusals import refusal
@@ -88,6 +90,7 @@ class ActiveController:
         self._chores: dict[Chore, TimerHandle] = {}
         """When each has its next turn."""
         quorum.on_leadership(self._leadership)
+        quorum.on_departure(self._departed)
 
     # ---- being asked
 
@@ -214,6 +217,8 @@ class ActiveController:
 
     def heartbeat(self, message: m.BrokerHeartbeatRequest) -> tuple[Reply, Awaitable[Any] | None]:
         """Decide now; what to wait for before the answer may leave, if anything has changed."""
+        if not self.quorum.is_present(message.broker_id):
+            message = replace(message, want_fence=True)  # it may not lead what others could lead at any moment
         image = self.quorum.tip
         outcome = self.core.heartbeat(image, message, lambda: self._others_know(image, message.broker_id))
         records, reply = outcome
@@ -302,6 +307,11 @@ class ActiveController:
         if self._connections.get(broker_id) is connection:
             del self._connections[broker_id]
             self.suspect(broker_id, "its connection is closed")
+
+    def _departed(self, broker_id: int) -> None:
+        broker: Broker | None = self.quorum.tip.brokers.get(broker_id)
+        if self._active and broker is not None and not broker.fenced:
+            self._tasks.spawn(self._fence(broker_id, broker.epoch, "its session has ended"))
 
     def suspect(self, broker_id: int, why: str) -> None:
         """Ask at once whether a broker's process is there, instead of waiting for its session to end."""

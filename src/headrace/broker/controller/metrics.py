@@ -9,7 +9,7 @@ from headrace.metadata.image import NO_LEADER, Image
 from headrace.metadata.partitions import is_unclean
 from headrace.metadata.records import Record
 from headrace.protocol import messages as m
-from headrace.quorum.kraft import KraftQuorum
+from headrace.quorum import Quorum
 
 ELECTION_KINDS = ("in sync", "eligible", "unclean")
 
@@ -42,7 +42,7 @@ class ControllerCounters:
         return unclean
 
 
-def collect(quorum: KraftQuorum, counters: ControllerCounters | None) -> Iterator[Any]:
+def collect(quorum: Quorum, counters: ControllerCounters | None) -> Iterator[Any]:
     """`counters` are those of this node's controller, if it has one.
 
     In a scrape's thread: an image never changes, and counters are read one by one.
@@ -50,7 +50,7 @@ def collect(quorum: KraftQuorum, counters: ControllerCounters | None) -> Iterato
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     image = quorum.image
-    end_offset = quorum.log.end_offset
+    end_offset = quorum.next_offset
     gauges = [
         ("headrace_metadata_offset", "The last record of metadata that this node has applied", image.offset),
         ("headrace_metadata_lag_records", "Records of metadata that this node has and not yet applied",

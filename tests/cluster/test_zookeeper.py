@@ -1,0 +1,174 @@
+"""A cluster whose metadata is in a real ZooKeeper: Kafka's znodes, and nothing lost whoever dies, sleeps or is away."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.client.admin.operations import Operations
+from headrace.client.errors import ClientError
+from headrace.local_cluster.ensemble import Ensemble
+from headrace.storage.checkpoints import encode_uuid
+from headrace.testing.cluster import TestCluster
+from tests.cluster.conftest import QUICK, mend
+from tests.cluster.history import ConfluentWriter, Reader, assert_replicas_identical, judge, read_log
+from tests.cluster.zookeeper import CHROOT, ZNodes, ensemble
+
+pytestmark = pytest.mark.reference
+
+SESSION_MS = 2_000
+SOME = 150
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    with ensemble(tmp_path_factory.mktemp("zookeeper")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def running(zookeeper: Ensemble) -> Iterator[TestCluster]:
+    settings = {
+        **QUICK,
+        "zookeeper.connect": zookeeper.connect + CHROOT,
+        "zookeeper.session.timeout.ms": str(SESSION_MS),
+    }
+    with TestCluster(3, settings=settings) as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(running: TestCluster, zookeeper: Ensemble) -> TestCluster:
+    zookeeper.servers[0].wait_ready()
+    mend(running)
+    return running
+
+
+@pytest.fixture
+def znodes(zookeeper: Ensemble, cluster: TestCluster) -> Iterator[ZNodes]:
+    found = ZNodes(zookeeper.connect)
+    yield found
+    found.close()
+
+
+def test_znodes_show_what_the_cluster_says(cluster: TestCluster, znodes: ZNodes) -> None:
+    cluster.create_topic("shown", 2, 3, {"retention.ms": "86400000"})
+    assert sorted(znodes.client.get_children("/brokers/ids")) == ["1", "2", "3"]
+    assert znodes.json("/brokers/ids/2")["endpoints"] == [f"PLAINTEXT://{cluster[2].address}"]
+    assert znodes.json("/cluster/id")["id"] == cluster.cluster_id
+    assert znodes.json("/controller")["brokerid"] == cluster.quorum_leader()
+    assert int(znodes.client.get("/controller_epoch")[0]) == cluster.quorum().leader_epoch
+    assert znodes.json("/config/topics/shown") == {"version": 1, "config": {"retention.ms": "86400000"}}
+    topic = cluster.topic("shown")
+    stored = znodes.json("/brokers/topics/shown")
+    assert stored["topic_id"] == encode_uuid(topic.topic_id)
+    assert stored["partitions"] == {str(n): list(p.replicas) for n, p in topic.partitions.items()}
+    for number, partition in topic.partitions.items():
+        state = znodes.json(f"/brokers/topics/shown/partitions/{number}/state")
+        assert (state["leader"], state["isr"]) == (partition.leader, list(partition.isr))
+
+    cluster.ask(lambda admin: admin.delete_topic("shown"))
+    assert znodes.client.exists("/brokers/topics/shown") is None
+    assert znodes.client.exists("/config/topics/shown") is None
+
+
+def test_kill_9_of_a_leader_and_of_the_controller_under_load(cluster: TestCluster, znodes: ZNodes) -> None:
+    cluster.create_topic("killed", 2, 3)
+    with (
+        Reader(cluster.bootstrap, "killed", 2) as reader,
+        ConfluentWriter(cluster.bootstrap, "killed", 2) as writer,
+    ):
+        writer.wait_acked(SOME)
+        controller = cluster.quorum_leader()
+        leader = next(n for n in (1, 2, 3) if n != controller)
+        for victim in (leader, controller):
+            epoch = cluster.quorum().leader_epoch
+            cluster.kill(victim)
+            writer.wait_acked(SOME)
+            if victim == controller:
+                assert cluster.quorum_leader(other_than=victim) != victim
+                assert cluster.quorum().leader_epoch > epoch
+            wait_led_by_others(cluster, "killed", victim)
+            state = znodes.json("/brokers/topics/killed/partitions/0/state")
+            assert victim not in state["isr"] and state["leader"] != victim
+            cluster.start(victim)
+            cluster.wait_in_sync("killed")
+        writer.wait_acked(SOME)
+        writer.stop()
+        reader.wait_for(lambda: set(writer.book.acked))
+    judge(read_log(cluster.bootstrap, "killed"), writer.book, reader=reader)
+    assert_replicas_identical(cluster, "killed")
+
+
+def wait_led_by_others(cluster: TestCluster, topic: str, node_id: int) -> None:
+    def look() -> bool:
+        return all(p.leader not in (-1, node_id) for p in cluster.topic(topic).partitions.values())
+
+    cluster.wait(f"{topic} led by others than {node_id}", look)
+
+
+def test_a_controller_that_sleeps_past_its_session_changes_nothing(cluster: TestCluster, znodes: ZNodes) -> None:
+    cluster.create_topic("slept", 1, 3)
+    patience: dict[str, Any] = {"request.timeout.ms": 2_000, "socket.timeout.ms": 2_000}
+    with ConfluentWriter(cluster.bootstrap, "slept", 1, **patience) as writer:
+        writer.wait_acked(SOME)
+        sleeper, epoch = cluster.quorum_leader(), cluster.quorum().leader_epoch
+        cluster.freeze(sleeper)
+        cluster.wait("another controller", lambda: znodes.client.exists("/controller") and other(znodes, sleeper))
+        writer.wait_acked(SOME)
+        cluster.wait("the sleeper out of the ISR", lambda: sleeper not in isr_of(znodes, "slept"))
+        cluster.thaw(sleeper)
+        cluster.wait("the sleeper in sync again", lambda: len(isr_of(znodes, "slept")) == 3)
+        assert other(znodes, sleeper)
+        assert znodes.json("/brokers/topics/slept/partitions/0/state")["controller_epoch"] > epoch
+        writer.stop()
+    judge(read_log(cluster.bootstrap, "slept"), writer.book)
+    assert_replicas_identical(cluster, "slept")
+
+
+def other(znodes: ZNodes, node_id: int) -> bool:
+    return bool(znodes.json("/controller")["brokerid"] != node_id)
+
+
+def isr_of(znodes: ZNodes, topic: str) -> list[int]:
+    found: list[int] = znodes.json(f"/brokers/topics/{topic}/partitions/0/state")["isr"]
+    return found
+
+
+def test_a_brokers_znode_that_was_removed_by_hand_is_made_again(cluster: TestCluster, znodes: ZNodes) -> None:
+    cluster.create_topic("removed", 1, 3)
+    leader = cluster.leader_of("removed")
+    znodes.client.delete(f"/brokers/ids/{leader}")
+    cluster.wait("its znode again", lambda: znodes.client.exists(f"/brokers/ids/{leader}"))
+    cluster.wait_in_sync("removed")
+
+
+def test_records_go_on_while_zookeeper_is_away_and_changes_wait(cluster: TestCluster, zookeeper: Ensemble) -> None:
+    cluster.create_topic("away", 2, 3)
+    (server,) = zookeeper.servers
+    with ConfluentWriter(cluster.bootstrap, "away", 2) as writer:
+        writer.wait_acked(SOME)
+        server.kill()
+        began = time.monotonic()
+        with pytest.raises(ClientError):
+            cluster.ask(lambda admin: admin.create_topic("too-early", 1, 1), timeout_s=3.0)
+        while time.monotonic() - began < SESSION_MS / 1000 + 2:
+            writer.wait_acked(SOME)
+        server.start()
+        server.wait_ready()
+        cluster.quorum_leader()
+        cluster.create_topic("in-time", 1, 3)
+        cluster.wait_in_sync("away")
+        writer.wait_acked(SOME)
+        writer.stop()
+    judge(read_log(cluster.bootstrap, "away"), writer.book)
+    assert_replicas_identical(cluster, "away")
+
+
+def test_a_move_of_a_partition_is_seen_in_its_znode(cluster: TestCluster, znodes: ZNodes) -> None:
+    cluster.create_topic("moved", assignments={0: [1, 2]})
+    cluster.ask(lambda admin: Operations(admin).reassign({("moved", 0): [3, 1]}))
+    cluster.wait("the move", lambda: znodes.json("/brokers/topics/moved")["partitions"] == {"0": [3, 1]})
+    cluster.wait_in_sync("moved")
+    assert znodes.json("/brokers/topics/moved")["adding_replicas"] == {}
