@@ -260,7 +260,7 @@ def _groups(job: Compaction, clean_until: int) -> Iterator[list[tuple[int, int]]
 def _clean_group(
     disk: Disk, job: Compaction, group: list[tuple[int, int]], work: "_Filter", pace: Callable[[int], None]
 ) -> Cleaned:
-    writer = SegmentWriter(disk, job.folder, group[0][0], job.index_interval_bytes)
+    writer = SegmentWriter(disk, job.folder, group[0][0], job.index_interval_bytes, aborted_known=True)
     read, kept = work.records_read, work.records_kept
     try:
         for base_offset, _ in group:

@@ -4,7 +4,7 @@
 """
 
 import os.path
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.storage.file_names import CORRUPT_SUFFIX, CUT_SUFFIX, INDEX_SUFFIXES, file_name, segment_bases
@@ -25,6 +25,9 @@ class Hole:
     start_offset: int
     end_offset: int
     path: str
+    open_from: int | None = None
+    """Where the earliest transaction began that was open at `start_offset`: how it ended may be known here only. None
+    until somebody asks."""
 
 
 @dataclass(slots=True)
@@ -61,6 +64,11 @@ class RecoveryReport:
             if hole.start_offset <= start_offset < hole.end_offset:
                 start_offset = hole.end_offset
         return start_offset >= end_offset
+
+
+def is_whole(holes: Iterable[Hole], start_offset: int, end_offset: int) -> bool:
+    """Whether nothing is missing from one offset to another: what is derived from that range is right."""
+    return not any(hole.start_offset < end_offset and start_offset < hole.end_offset for hole in holes)
 
 
 def leave_place(disk: Disk, folder: str, offset: int) -> str:

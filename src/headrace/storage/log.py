@@ -50,6 +50,7 @@ class Log(ShrinkingLog):
         epochs: EpochCache,
         topic_id: bytes | None,
         producers: ProducerStates,
+        producers_known: bool,
         snapshots: Snapshots,
         recovery: RecoveryReport,
         manifest: Manifest,
@@ -70,6 +71,10 @@ class Log(ShrinkingLog):
         """Segments below it are whole on disk with their indexes; recovery starts here."""
         self.epochs = epochs
         self.producers = producers
+        self.producers_known = producers_known
+        """Whether nothing was missing where they were read from. Else no snapshot is taken of them, and no transaction
+        index that was made with them is vouched for."""
+        self.active.aborted_guessed = self.active.aborted_guessed or not producers_known
         self.abandoned = False
         """Its files are let go of: nothing is read, written or synced any more."""
         self.folder_lock = Lock()
@@ -137,6 +142,7 @@ class Log(ShrinkingLog):
             epochs=loaded.epochs,
             topic_id=loaded.topic_id,
             producers=producers,
+            producers_known=loaded.producers_known,
             snapshots=loaded.snapshots,
             recovery=loaded.report,
             manifest=loaded.manifest,
@@ -286,7 +292,9 @@ class Log(ShrinkingLog):
 
     def add_aborted(self, entry: AbortedTransaction) -> None:
         """The marker just appended ended a transaction that readers have to skip."""
-        self.aborted_of(self.active)
+        known = self.aborted_of(self.active)
+        if known and known[-1].last_offset == entry.last_offset:
+            return  # it was just read from the log
         with suppress(OSError):
             # A full disk: the marker is in the log and cannot be refused any more. Readers skip what it aborted all the
             # same, and the file is made again from the log.
@@ -306,6 +314,9 @@ class Log(ShrinkingLog):
             old.write_indexes()
             self._write_snapshot(base_offset)
         segment = Segment.create(self.pool, self.path, base_offset, self.config, now_ms)
+        first = self.producers.first_undecided_offset
+        segment.open_from = base_offset if first is None else first
+        segment.aborted_guessed = not self.producers_known
         self.segments.append(segment)
         self._bases.append(base_offset)
         self.active = segment
@@ -332,7 +343,7 @@ class Log(ShrinkingLog):
         self.flush()
 
     def _write_snapshot(self, offset: int) -> None:
-        path = self.snapshots.write(self.producers, offset)
+        path = self.snapshots.write(self.producers, offset) if self.producers_known else None
         if path is not None:
             self._dirty_files.add(path)
             self._dirty_folders.add(self.path)
@@ -471,7 +482,7 @@ class Log(ShrinkingLog):
             self._dirty_files.add(*(active.path(suffix) for suffix in INDEX_SUFFIXES if suffix != ".txnindex"))
             self._dirty_folders.add(self.path)
             self._write_snapshot(self.end_offset)
-            self.snapshots.remove_strays(self._bases)
+            self.snapshots.remove_strays([*self._bases, *(hole.start_offset for hole in self.holes)])
         return self.sync_plan()
 
     def close(self) -> None:

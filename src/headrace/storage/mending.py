@@ -12,19 +12,15 @@ A power cut may undo the latest renames in any combination. An index without its
 without its index gets a new one, and a `.corrupt` file beside a segment of its name is no hole any more.
 """
 
-import errno
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from headrace.errors import KafkaError
-from headrace.replication.producers import ProducerStates
 from headrace.storage.file_names import CLEANED_SUFFIX, SEGMENT_SUFFIXES, file_name
 from headrace.storage.files import Disk
 from headrace.storage.holes import Hole, leave_place
 from headrace.storage.manifest import entry_of
 from headrace.storage.salvage import Part
-from headrace.storage.segment import CorruptSegment, Segment
-from headrace.storage.snapshots import replay
+from headrace.storage.segment import Segment
 
 if TYPE_CHECKING:
     from headrace.storage.log import Log
@@ -66,8 +62,6 @@ class Mending:
         segment.synced = True
         segment.synced_size = part.size
         log.insert_segment(segment)
-        if part.has_markers:
-            _find_aborted(log, segment)
         if part.end_offset < hole.end_offset:
             assert self._marker is not None
             log.holes.append(Hole(part.end_offset, hole.end_offset, self._marker))
@@ -75,6 +69,7 @@ class Mending:
         if hole.end_offset <= hole.start_offset:
             _note_mended(log)
             log.forget_hole(hole)
+        _look_again(log)
 
 
 def begin_mending(log: "Log", hole: Hole, part: Part) -> Mending | None:
@@ -135,20 +130,13 @@ def _note_mended(log: "Log") -> None:
     manifest.save(log.disk, log.path)
 
 
-def _find_aborted(log: "Log", segment: Segment) -> None:
-    """Readers have to skip the transactions that were aborted in it: its index says which, and went with the damage.
-
-    Where what comes before it cannot be read, nobody can tell. That is this log's trouble, not its disk's nor the
-    broker's.
-    """
-    states = ProducerStates()
-    loaded = log.snapshots.load(states, segment.base_offset, 0)
-    end_offset = min(
-        (one.base_offset for one in log.segments if one.base_offset > segment.base_offset), default=log.end_offset
-    )
-    try:
-        found = replay(states, log.segments, max(log.log_start_offset, loaded or 0), end_offset)
-    except (CorruptSegment, KafkaError) as damage:
-        log.failed = OSError(errno.EINVAL, str(damage), segment.handle.path)
-        raise log.failed from damage
-    segment.replace_aborted([entry for where, entry in found if where is segment])
+def _look_again(log: "Log") -> None:
+    """More of the log is there than before: what was derived without it may be wrong for what was put back."""
+    for other in log.holes:
+        other.open_from = None
+    for segment in log.segments:
+        if segment.aborted_guessed:
+            segment.doubt_aborted()
+    if not log.producers_known:
+        log.load_producers()
+    log.active.aborted_guessed = not log.producers_known

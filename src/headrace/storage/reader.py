@@ -7,25 +7,20 @@ import errno
 import os.path
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from contextlib import suppress
-from itertools import islice
-from operator import attrgetter
 
 from headrace.errors import Err, KafkaError
-from headrace.replication.producers import AbortedTransaction, ProducerStates
+from headrace.replication.producers import AbortedTransaction
 from headrace.storage import lookup
+from headrace.storage.aborted import aborted_in, aborted_of
 from headrace.storage.file_names import CORRUPT_SUFFIX
 from headrace.storage.files import Disk, File
 from headrace.storage.holes import Hole, RecoveryReport, set_segment_aside
-from headrace.storage.indexes import CorruptIndex
 from headrace.storage.lookup import TimedOffset
 from headrace.storage.manifest import Manifest
 from headrace.storage.pool import Handle
 from headrace.storage.retention import SegmentFacts
 from headrace.storage.segment import NEVER, CorruptSegment, Segment
-from headrace.storage.snapshots import Snapshots, replay
-
-_LAST_OFFSET = attrgetter("last_offset")
+from headrace.storage.snapshots import Snapshots
 
 
 class Slice:
@@ -253,17 +248,7 @@ class LogReader:
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of each aborted transaction with records in the range."""
-        found = []
-        for at in range(bisect_right(self._bases, start_offset) or 1, len(self._bases) + 1):
-            entries = self.aborted_of(self.segments[at - 1])
-            # In the order of their markers: those that ended before the range are passed over at once.
-            for entry in islice(entries, bisect_left(entries, start_offset, key=_LAST_OFFSET), None):
-                if entry.first_offset < end_offset:
-                    found.append((entry.producer_id, entry.first_offset))
-                if entry.last_stable_offset >= end_offset:
-                    # All that ends later also began after the range.
-                    return found
-        return found
+        return aborted_in(self, bisect_right(self._bases, start_offset) or 1, start_offset, end_offset)
 
     def offset_behind(self, offset: int, piece: Slice) -> int:
         """One above all that is in a slice read from `offset` on; not far above, as far as the index tells."""
@@ -280,18 +265,7 @@ class LogReader:
 
     def aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
         """The transaction index of a segment; from the log where the file is not what was written."""
-        try:
-            return segment.aborted
-        except CorruptIndex:
-            states = ProducerStates()
-            loaded = self.snapshots.load(states, segment.base_offset, 0)
-            at = self.segments.index(segment) + 1
-            end_offset = self._bases[at] if at < len(self._bases) else self.end_offset
-            found = replay(states, self.segments, max(self.log_start_offset, loaded or 0), end_offset)
-            with suppress(OSError):
-                segment.replace_aborted([entry for where, entry in found if where is segment])
-            segment.keep_indexes()
-            return segment.aborted
+        return aborted_of(self, segment)
 
     @property
     def size(self) -> int:

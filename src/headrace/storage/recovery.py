@@ -38,6 +38,7 @@ from headrace.storage.first_read import Unchecked
 from headrace.storage.holes import (
     Hole,
     RecoveryReport,
+    is_whole,
     kept_places,
     leave_place,
     retire_place,
@@ -65,6 +66,8 @@ class LoadedFolder:
     report: RecoveryReport
     snapshots: Snapshots
     manifest: Manifest
+    producers_known: bool
+    """See `load_producers`."""
 
 
 def load_folder(
@@ -163,9 +166,9 @@ def load_folder(
     epochs.truncate_from_end(end_offset)
     epochs.truncate_from_start(log_start)
     snapshots.remove_outside(segments[0].base_offset, end_offset)
-    snapshots.remove_strays(segment.base_offset for segment in segments)
+    snapshots.remove_strays([one.base_offset for one in segments] + [hole.start_offset for hole in report.holes])
     # From everything on disk: a client without an answer may still resend a record that was deleted since.
-    load_producers(producers, snapshots, segments, end_offset, now_ms)
+    producers_known = load_producers(producers, snapshots, segments, report.holes, end_offset, now_ms)
     for segment, following in pairwise(segments):
         # After a clean stop all was synced; after another, what lies below the recovery point was.
         segment.synced = clean or following.base_offset <= recovery_point
@@ -183,7 +186,18 @@ def load_folder(
         note_segments(disk, manifest, segments, report)
     if was_kept:
         manifest.save(disk, path)  # before anything is appended to what it names; a new one can wait for the next sync
-    return LoadedFolder(segments, end_offset, log_start, recovery_point, epochs, topic_id, report, snapshots, manifest)
+    return LoadedFolder(
+        segments,
+        end_offset,
+        log_start,
+        recovery_point,
+        epochs,
+        topic_id,
+        report,
+        snapshots,
+        manifest,
+        producers_known,
+    )
 
 
 # -- what interrupted work left behind
@@ -295,6 +309,7 @@ class _Recovery:
         self.epochs = epochs
         self.report = report
         self.producers = producers
+        self._producers_known = True
         self.snapshots = snapshots
         self.next_offset = 0
         self.committed = committed
@@ -309,7 +324,9 @@ class _Recovery:
             first += 1
         self.next_offset = base = segments[first].base_offset
         # Aborted transactions are found again from the producers' state at the first segment that is checked.
-        load_producers(self.producers, self.snapshots, segments[:first], base, now_ms)
+        self._producers_known = load_producers(
+            self.producers, self.snapshots, segments[:first], self.report.holes, base, now_ms
+        )
         for segment in segments[first:]:
             if segment not in segments:
                 continue  # set aside together with an earlier one
@@ -319,10 +336,27 @@ class _Recovery:
                 continue
             if self.next_offset < segment.base_offset and self._is_missed(segment.base_offset):
                 self._leave_hole(segment.base_offset)
+            self._enter(segment, now_ms)
             try:
                 self._check(segment)
             except CorruptSegment as damage:
                 self._handle_damage(segment, damage)
+
+    def _enter(self, segment: Segment, now_ms: int) -> None:
+        """Behind a hole, only a snapshot tells what happened to transactions in it; without one, nothing that is
+        derived from here on is kept."""
+        base = segment.base_offset
+        if not is_whole(self.report.holes, self.next_offset - 1, base) or not self._producers_known:
+            if base in self.snapshots.offsets:
+                states = ProducerStates()
+                self._producers_known = self.snapshots.load(states, base, now_ms) == base
+                if self._producers_known:
+                    self.snapshots.load(self.producers, base, now_ms)
+            else:
+                self._producers_known = False
+        if self._producers_known:
+            self.snapshots.write(self.producers, base)
+        segment.aborted_guessed = not self._producers_known
 
     def _misplaced(self, segment: Segment) -> str | None:
         """Whether a power cut lost what came between the segment before and this one, and why it looks so."""
@@ -361,7 +395,6 @@ class _Recovery:
         segment.reset_indexes()
         segment.replace_aborted([])
         self.report.segments_checked += 1
-        self.snapshots.write(self.producers, segment.base_offset)
         file = segment.handle.pin()
         first = max(self.next_offset, segment.base_offset)
         try:

@@ -26,8 +26,6 @@ class Stretch(NamedTuple):
     size: int
     base_offset: int
     end_offset: int
-    has_markers: bool
-    """Whether transactions end in it."""
 
 
 class Part(NamedTuple):
@@ -36,7 +34,6 @@ class Part(NamedTuple):
     base_offset: int
     end_offset: int
     size: int
-    has_markers: bool
 
 
 class Survey(NamedTuple):
@@ -75,10 +72,9 @@ def _survey(file: File, start_offset: int, end_offset: int, pace: Callable[[int]
             found[-1] = last._replace(
                 size=last.size + header.size,
                 end_offset=header.end_offset,
-                has_markers=last.has_markers or header.is_control,
             )
         else:
-            found.append(Stretch(position, header.size, header.base_offset, header.end_offset, header.is_control))
+            found.append(Stretch(position, header.size, header.base_offset, header.end_offset))
         next_offset, epoch = header.end_offset, header.leader_epoch
         position += header.size
     return Survey(tuple(found), is_whole)
@@ -192,7 +188,7 @@ def salvage(
 def _copied(
     disk: Disk, folder: str, file: File, stretch: Stretch, index_interval_bytes: int, pace: Callable[[int], None]
 ) -> Part:
-    writer = SegmentWriter(disk, folder, stretch.base_offset, index_interval_bytes)
+    writer = SegmentWriter(disk, folder, stretch.base_offset, index_interval_bytes, aborted_known=False)
     try:
         position, end = stretch.position, stretch.position + stretch.size
         while position < end:
@@ -207,4 +203,4 @@ def _copied(
     finally:
         writer.close()
     disk.sync_dir(folder)
-    return Part(stretch.base_offset, stretch.end_offset, size, stretch.has_markers)
+    return Part(stretch.base_offset, stretch.end_offset, size)

@@ -9,6 +9,7 @@ import zlib
 from headrace.config import LogConfig
 from headrace.replication.producers import AbortedTransaction
 from headrace.storage.file_names import INDEX_SUFFIXES
+from headrace.storage.index_sums import NOT_KNOWN
 from headrace.storage.indexes import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -126,6 +127,18 @@ class Segment(SegmentReader):
             self._write_file(".txnindex", b"".join(map(encode_aborted, entries)))
         elif self.disk.exists(path):
             self.disk.remove(path)
+
+    def guess_aborted(self, entries: list[AbortedTransaction]) -> None:
+        """What the log says while some of it is missing: for memory only."""
+        self._aborted = entries
+        self.aborted_guessed = True
+
+    def doubt_aborted(self) -> None:
+        """The log has to be asked which transactions were aborted: more of it is there than when that was found out."""
+        self._aborted = None
+        self._aborted_crc = NOT_KNOWN
+        self.aborted_guessed = False
+        self.open_from = None
 
     def add_aborted(self, entry: AbortedTransaction) -> None:
         """After an OSError the file lacks it, and readers have it all the same."""

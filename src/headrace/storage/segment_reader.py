@@ -75,6 +75,7 @@ class SegmentReader:
         "_max_timestamp",
         "_offsets",
         "_times",
+        "aborted_guessed",
         "base_offset",
         "bytes_since_index",
         "disk",
@@ -85,6 +86,7 @@ class SegmentReader:
         "index_interval_bytes",
         "max_offset",
         "max_timestamp_offset",
+        "open_from",
         "size",
         "synced",
         "synced_size",
@@ -119,6 +121,10 @@ class SegmentReader:
         self._aborted: list[AbortedTransaction] | None = None
         self._aborted_crc = UNREAD
         """What the transaction index must be, while it is not in memory."""
+        self.aborted_guessed = False
+        """The transaction index was derived from a log with a hole in it: never vouched for, see `aborted.py`."""
+        self.open_from: int | None = None
+        """Where the earliest transaction began that was open when this segment did; None until somebody asks."""
 
     def path(self, suffix: str) -> str:
         return f"{self.folder}/{file_name(self.base_offset, suffix)}"
@@ -298,6 +304,8 @@ class SegmentReader:
         self.index_dirty = False
 
     def _sum_aborted(self) -> int:
+        if self.aborted_guessed:
+            return NOT_KNOWN
         if self._aborted is not None:
             return crc32c(b"".join(map(encode_aborted, self._aborted)))
         if self._aborted_crc == UNREAD:

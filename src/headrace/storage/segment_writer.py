@@ -9,7 +9,7 @@ from headrace.records.layout import NO_TIMESTAMP, BatchHeader
 from headrace.replication.producers import AbortedTransaction
 from headrace.storage.file_names import CLEANED_SUFFIX, SUMS_SUFFIX, file_name
 from headrace.storage.files import Disk, File
-from headrace.storage.index_sums import IndexSums
+from headrace.storage.index_sums import NOT_KNOWN, IndexSums
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex, encode_aborted
 from headrace.storage.indexing import read_tail
 
@@ -21,9 +21,12 @@ class TooLarge(Exception):
 
 
 class SegmentWriter:
-    """See the module. `end_offset` is exclusive."""
+    """See the module. `aborted_known`: that `aborted` is filled in; else the log around the segment has to be asked by
+    the first who wants to know."""
 
-    def __init__(self, disk: Disk, folder: str, base_offset: int, index_interval_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, folder: str, base_offset: int, index_interval_bytes: int, *, aborted_known: bool
+    ) -> None:
         self._disk = disk
         self._folder = folder
         self._index_interval_bytes = index_interval_bytes
@@ -35,9 +38,11 @@ class SegmentWriter:
         self._since_index = 0
         self._max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = -1
+        self._has_markers = False
         self._offsets = OffsetIndex()
         self._times = TimeIndex()
         self.aborted: list[AbortedTransaction] = []
+        self.aborted_known = aborted_known
 
     def _create(self, suffix: str) -> File:
         file = self._disk.open(f"{self._path(suffix)}{CLEANED_SUFFIX}", create=True)
@@ -57,6 +62,8 @@ class SegmentWriter:
             self._offsets.append(header.last_offset - self._base_offset, self._size)
             self._index_time()
             self._since_index = 0
+        if header.is_control:
+            self._has_markers = True
         self._since_index += len(data)
         self._size += len(data)
         self._parts.append(data)
@@ -91,7 +98,10 @@ class SegmentWriter:
             self._disk.remove(stale)
         tail = read_tail(self._file, self._size)
         latest = self._max_timestamp, self._max_timestamp_offset
-        sums = IndexSums(self._base_offset, self._size, crc32c(tail), *latest, *map(crc32c, data))
+        aborted_crc = crc32c(data[2]) if self.aborted_known or not self._has_markers else NOT_KNOWN
+        sums = IndexSums(
+            self._base_offset, self._size, crc32c(tail), *latest, crc32c(data[0]), crc32c(data[1]), aborted_crc
+        )
         self._write(SUMS_SUFFIX, sums.encode())
         return self._size
 

@@ -35,6 +35,7 @@ class ShrinkingLog(LogReader):
     recovery_point: int
     epochs: EpochCache
     producers: ProducerStates
+    producers_known: bool
     abandoned: bool
     folder_lock: Lock
     _generation: int
@@ -131,7 +132,13 @@ class ShrinkingLog(LogReader):
         self.epochs.truncate_from_end(end_offset)
         self.snapshots.remove_outside(self._bases[0], end_offset)
         if len(self.producers):
-            load_producers(self.producers, self.snapshots, self.segments, end_offset, 0)
+            self.load_producers()
+
+    def load_producers(self) -> None:
+        """Read again what the log says of its producers. What was derived while more of it was missing is not kept."""
+        self.producers_known = load_producers(
+            self.producers, self.snapshots, self.segments, self.holes, self.end_offset, 0
+        )
 
     def advance_log_start(self, offset: int) -> bool:
         """DeleteRecords, or retention: readers no longer see what lies below. Files go when retention runs."""

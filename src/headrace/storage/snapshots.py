@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from headrace.errors import Err, KafkaError
-from headrace.replication.producer_snapshot import is_sealed, seal
+from headrace.replication.producer_snapshot import decode_rows, is_sealed, seal
 from headrace.replication.producers import AbortedTransaction, ProducerStates
 from headrace.storage.file_names import SNAPSHOT_SUFFIX, file_name
 from headrace.storage.files import OUT_OF_DESCRIPTORS, Disk
+from headrace.storage.holes import Hole, is_whole
 from headrace.storage.segment import CorruptSegment, Segment
 
 PRODUCER_EXPIRATION_MS = 86_400_000
@@ -80,6 +81,19 @@ class Snapshots:
             return offset
         return None
 
+    def first_open(self, offset: int) -> int | None:
+        """Where the earliest transaction began that was open at `offset`; `offset` if none was. None without a snapshot
+        that says itself that it is the one of this offset."""
+        if offset not in self.offsets:
+            return offset if not offset else None
+        try:
+            data = self._read(offset)
+            if not is_sealed(data, self._name, offset):
+                return None
+            return min((row[-1] for row in decode_rows(data) if row[-1] >= 0), default=offset)
+        except (KafkaError, OSError):
+            return None
+
     def _read(self, offset: int) -> bytes:
         path = self.path(offset)
         if self.disk.size(path) > SNAPSHOT_BYTES_MAX:
@@ -109,15 +123,24 @@ class Snapshots:
 
 
 def load_producers(
-    producers: ProducerStates, snapshots: Snapshots, segments: Sequence[Segment], end_offset: int, now_ms: int
-) -> None:
-    """All that the log up to `end_offset` says of its producers, from the latest snapshot that agrees with it on."""
+    producers: ProducerStates,
+    snapshots: Snapshots,
+    segments: Sequence[Segment],
+    holes: Sequence[Hole],
+    end_offset: int,
+    now_ms: int,
+) -> bool:
+    """All that the log up to `end_offset` says of its producers, from the latest snapshot that agrees with it on.
+
+    False if some of what would have to be read is missing: a transaction may have begun or ended there.
+    """
     since_ms = now_ms - snapshots.expiration_ms
     while (loaded := snapshots.load(producers, end_offset, now_ms)) is not None:
         if recall(producers, segments, loaded, since_ms) or snapshots.sealed or not now_ms:
             break
         snapshots.remove(loaded)
     replay(producers, segments, loaded or 0, end_offset, lenient=True)
+    return is_whole(holes, loaded or 0, end_offset)
 
 
 def recall(producers: ProducerStates, segments: Sequence[Segment], offset: int, since_ms: int) -> bool:

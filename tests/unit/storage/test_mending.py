@@ -10,7 +10,6 @@ from headrace.errors import Err, KafkaError
 from headrace.records.layout import HEADER, BatchHeader, iter_headers
 from headrace.storage.checking import verify_file
 from headrace.storage.compaction import dirty_range
-from headrace.storage.files import NOT_THE_DISK
 from headrace.storage.log import Log
 from headrace.storage.mending import begin_mending
 from headrace.storage.salvage import Part, salvage, survey
@@ -63,7 +62,7 @@ def mend(log: Log) -> None:
 def fill(log: Log, written: list[bytes]) -> None:
     """What a follower does: write the batches that are missing beside the log, and put them in place."""
     for hole in list(log.holes):
-        writer = SegmentWriter(log.disk, log.path, hole.start_offset, 150)
+        writer = SegmentWriter(log.disk, log.path, hole.start_offset, 150, aborted_known=False)
         for data in written:
             header = BatchHeader._make(HEADER.unpack_from(data))
             if hole.start_offset <= header.base_offset < hole.end_offset:
@@ -71,7 +70,7 @@ def fill(log: Log, written: list[bytes]) -> None:
         size = writer.finish()
         writer.close()
         log.disk.sync_dir(log.path)
-        mending = begin_mending(log, hole, Part(hole.start_offset, hole.end_offset, size, False))
+        mending = begin_mending(log, hole, Part(hole.start_offset, hole.end_offset, size))
         assert mending is not None
         mending.run()
         mending.finish()
@@ -275,34 +274,3 @@ def test_damage_that_a_look_for_something_to_compact_finds_is_no_end_of_the_brok
         disk.remove(path.removesuffix(".log") + suffix)
     dirty = dirty_range(log, None, log.end_offset, 1000)
     assert dirty.dirty_bytes and [hole.path for hole in log.holes] == [path + ".corrupt"]
-
-
-@pytest.mark.parametrize("other", [0, 3], ids=["before it", "behind it"])
-def test_damage_elsewhere_that_nobody_has_found_yet_is_no_end_of_the_broker(other: int) -> None:
-    """What is put back has ends of transactions in it: which of them were aborted, the log before it tells."""
-    disk, log, written = grown()
-    log = reopened(disk, log)
-    start, end = log.segments[1].base_offset, log.segments[2].base_offset
-    damage(disk, log, 1, 70)
-    log.set_aside(log.segments[1], "found by the test")
-    for offset in log.snapshots.offsets[:]:
-        log.snapshots.remove(offset)
-    damage(disk, log, other if other < 1 else other - 1, 8, 7)
-    hole = log.holes[0]
-    writer = SegmentWriter(log.disk, log.path, start, 150)
-    for data in written:
-        header = BatchHeader._make(HEADER.unpack_from(data))
-        if start <= header.base_offset < end:
-            writer.append(header, data)
-    size = writer.finish()
-    writer.close()
-    mending = begin_mending(log, hole, Part(start, end, size, True))
-    assert mending is not None
-    mending.run()
-    if other:
-        mending.finish()
-        assert not log.holes and log.failed is None
-    else:
-        with pytest.raises(OSError) as refused:
-            mending.finish()
-        assert refused.value.errno in NOT_THE_DISK and log.failed is not None

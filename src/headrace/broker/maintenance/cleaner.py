@@ -16,6 +16,7 @@ from headrace.broker.replicas.log_dir_failures import LogDirFailures
 from headrace.broker.replicas.partition import Partition
 from headrace.broker.runtime import Runtime
 from headrace.broker.worker import Throttler
+from headrace.errors import KafkaError
 from headrace.storage.compaction import (
     Cleaned,
     CompactionFailed,
@@ -91,7 +92,11 @@ class Cleaner:
     async def _compact(self, partition: Partition, dirty: Dirty) -> bool:
         """One round on one log. False when nothing came of it, so that the caller does not try again at once."""
         log, config = partition.log, self._config
-        job = plan(log, dirty, self._runtime.clock.wall_ms(), config["log.cleaner.dedupe.buffer.size"])
+        try:
+            job = plan(log, dirty, self._runtime.clock.wall_ms(), config["log.cleaner.dedupe.buffer.size"])
+        except KafkaError as damage:
+            logger.error("%s cannot be compacted: %s", partition, damage)
+            return False
         if job is None:
             return False
         rate = config["log.cleaner.io.max.bytes.per.second"]

@@ -22,10 +22,9 @@ class Patch:
         self.hole = hole
         self.next_offset = max(hole.start_offset, log.log_start_offset)
         self.last_epoch = log.epochs.epoch_for(self.next_offset - 1)
-        self._has_markers = False
         self._is_empty = True
         self._writer: SegmentWriter | None = SegmentWriter(
-            log.disk, log.path, hole.start_offset, log.config.index_interval_bytes
+            log.disk, log.path, hole.start_offset, log.config.index_interval_bytes, aborted_known=False
         )
 
     @property
@@ -47,7 +46,6 @@ class Patch:
             self._check(header)
             assert self._writer is not None
             self._writer.append(header, bytes(batch))
-            self._has_markers = self._has_markers or header.is_control
             self._is_empty = False
             self.next_offset, self.last_epoch = header.end_offset, header.leader_epoch
         return self.next_offset == hole.end_offset
@@ -74,7 +72,7 @@ class Patch:
         self._writer.close()
         self._writer = None
         self.log.disk.sync_dir(self.log.path)
-        return Part(self.hole.start_offset, self.hole.end_offset, size, self._has_markers)
+        return Part(self.hole.start_offset, self.hole.end_offset, size)
 
     def discard(self) -> None:
         if self._writer is not None:
