@@ -1,6 +1,7 @@
 """Headrace: Kafka's whole job in Python.
 
-`headrace.Producer`, `headrace.Consumer` and `headrace.Admin` talk to any Kafka from asyncio.
+`headrace.Producer`, `headrace.Consumer` and `headrace.Admin` talk to any Kafka from asyncio;
+`headrace.App` calls functions with the records of topics.
 """
 
 from typing import TYPE_CHECKING
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
         RequestTimedOut as RequestTimedOut,
     )
     from headrace.client.produce.deliveries import Delivery as Delivery, RecordMetadata as RecordMetadata
+    from headrace.listeners.app import App as App, Restart as Restart
+    from headrace.listeners.core.retry import (
+        BatchFailed as BatchFailed,
+        Fatal as Fatal,
+        ListenerRefused as ListenerRefused,
+        Retry as Retry,
+        Skip as Skip,
+    )
+    from headrace.listeners.handlers import Ack as Ack, Send as Send
+    from headrace.listeners.runner import ListenerFailed as ListenerFailed
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
@@ -35,5 +46,9 @@ else:
             "client.api.types": ["Batch", "Record", "TopicPartition"],
             "client.errors": ["BrokerUnreachable", "ClientError", "ConnectionLost", "RequestFailed", "RequestTimedOut"],
             "client.produce.deliveries": ["Delivery", "RecordMetadata"],
+            "listeners.app": ["App", "Restart"],
+            "listeners.core.retry": ["BatchFailed", "Fatal", "ListenerRefused", "Retry", "Skip"],
+            "listeners.handlers": ["Ack", "Send"],
+            "listeners.runner": ["ListenerFailed"],
         },
     )

@@ -1,0 +1,70 @@
+"""The outside world of an app that runs: consumers and producers of a cluster, and this machine's clock."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from headrace.client.admin.admin import Admin
+from headrace.client.api.consumer import Consumer
+from headrace.client.api.producer import Producer
+from headrace.client.errors import RequestFailed
+from headrace.errors import Err
+from headrace.listeners.ports import Callbacks, ConsumerPort, ProducerPort
+
+
+class Cluster:
+    """Kafka, by its addresses. `options` are those of every client, such as `security`."""
+
+    def __init__(self, bootstrap: str | Iterable[str] | None, options: Mapping[str, Any]) -> None:
+        self._options = dict(options)
+        if bootstrap is not None:
+            self._options["bootstrap"] = bootstrap
+
+    def consumer(
+        self, topics: Sequence[str], group: str, callbacks: Callbacks, options: Mapping[str, Any]
+    ) -> ConsumerPort:
+        """A member of the group, not started. Without a committed offset it begins with the oldest record."""
+        given: dict[str, Any] = {
+            "auto_offset_reset": "earliest",
+            **self._options,
+            **options,
+            **callbacks._asdict(),
+            "group": group,
+            "auto_commit": False,
+        }
+        return Consumer(*topics, **given)
+
+    def producer(self, transactional_id: str | None) -> ProducerPort:
+        """A producer, not started."""
+        more: dict[str, Any] = {} if transactional_id is None else {"transactional_id": transactional_id}
+        return Producer(**self._options, **more)
+
+    async def make_topics(self, like: Mapping[str, str]) -> None:
+        """Create what is missing, each with the partitions of another topic."""
+        if not like:
+            return
+        given = {name: value for name, value in self._options.items() if name in ("bootstrap", "security")}
+        async with Admin(**given) as admin:
+            there = {topic.name for topic in await admin.list_topics()}
+            for name, model in like.items():
+                if name not in there:
+                    await _make(admin, name, model)
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Callable[[], None]:
+        return asyncio.get_running_loop().call_at(when, callback).cancel
+
+
+async def _make(admin: Admin, name: str, model: str) -> None:
+    found = await admin.describe_topic(model)
+    try:
+        await admin.create_topic(name, partitions=len(found.partitions))
+    except RequestFailed as error:
+        if error.error is not Err.TOPIC_ALREADY_EXISTS:  # another member was faster
+            raise

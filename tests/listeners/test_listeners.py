@@ -1,0 +1,184 @@
+"""Listeners against a broker: order per key, dead letters, members that come and go, processes that are killed."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.groups import Groups
+from headrace.client.api.consumer import Consumer
+from headrace.client.api.producer import Producer
+from headrace.client.api.types import Record
+from headrace.listeners.app import App
+from headrace.listeners.core.headers import failure_of
+from headrace.listeners.core.retry import Retry
+from headrace.testing.broker import TestBroker
+from tests.consumer.conftest import QUICK
+from tests.waiting import eventually, run, until
+
+KEYS = 5
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[TestBroker]:
+    with TestBroker(settings=QUICK) as running:
+        yield running
+
+
+async def fill(bootstrap: str, topic: str, begin: int, end: int, *, partitions: int = 3) -> None:
+    """Records `begin` to `end`, of a few keys in turn."""
+    async with Admin(bootstrap) as admin:
+        if topic not in {one.name for one in await admin.list_topics()}:
+            await admin.create_topic(topic, partitions=partitions)
+    async with Producer(bootstrap) as producer:
+        numbers = range(begin, end)
+        await producer.send_batch(topic, [str(i) for i in numbers], keys=[f"k{i % KEYS}" for i in numbers])
+
+
+async def committed(bootstrap: str, topic: str, group: str = "billing") -> int:
+    """How many records of a topic a group has behind it."""
+    async with Admin(bootstrap) as admin:
+        found = await Groups(admin).committed(group)
+    return sum(one.offset for at, one in found.items() if at[0] == topic)
+
+
+def check_order(seen: list[int], count: int) -> None:
+    """Every record was handled, and of each key none for the first time before an earlier one."""
+    assert set(seen) == set(range(count)), f"{len(set(seen))} of {count}"
+    for key in range(KEYS):
+        first = list(dict.fromkeys(number for number in seen if number % KEYS == key))
+        assert first == sorted(first)
+
+
+def test_records_are_handled_in_order_per_key_and_committed(broker: TestBroker) -> None:
+    seen: list[int] = []
+    app = App("billing", bootstrap=broker.bootstrap)
+
+    @app.listener("in-order", concurrency=4)
+    def bill(record: Record) -> None:
+        seen.append(int(record.value))
+
+    async def test() -> None:
+        await fill(broker.bootstrap, "in-order", 0, 500)
+        async with app:
+            await until(lambda: len(seen) >= 500, "all are handled")
+            assert app.health().ok and len(app.health().listeners[0].partitions) == 3
+        assert len(seen) == 500
+        check_order(seen, 500)
+        assert await committed(broker.bootstrap, "in-order") == 500
+
+    run(test())
+
+
+def test_dead_letters_keep_key_value_and_partition_and_say_why(broker: TestBroker) -> None:
+    seen: list[str] = []
+    app = App("billing", bootstrap=broker.bootstrap)
+
+    @app.listener("letters", dead_letter="letters.dlq", retry=Retry(attempts=2, delay_s=0.01))
+    def bill(number: int) -> None:
+        if number == 7:
+            raise ValueError("no such table")
+        seen.append(str(number))
+
+    async def test() -> None:
+        await fill(broker.bootstrap, "letters", 0, 20)
+        async with app:
+            await until(lambda: len(seen) == 19, "all others are handled")
+            async with Consumer("letters.dlq", bootstrap=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+                record = await anext(aiter(consumer))
+        told = failure_of(record.headers)
+        assert told.origin is not None and told.origin.topic == "letters"
+        assert (record.key, record.value, record.partition) == (b"k2", b"7", told.origin.partition)
+        assert (told.attempts, told.message) == (2, "no such table")
+        assert await committed(broker.bootstrap, "letters") == 20
+
+    run(test())
+
+
+def test_partitions_move_to_a_second_member_with_nothing_lost_or_doubled(broker: TestBroker) -> None:
+    """What runs is finished and committed before partitions are given up, so that nobody does it again."""
+    seen: list[int] = []
+    first, second = (App("billing", bootstrap=broker.bootstrap) for _ in range(2))
+    for app in (first, second):
+
+        @app.listener("moving", concurrency=2)
+        async def bill(record: Record) -> None:
+            await asyncio.sleep(0.002)
+            seen.append(int(record.value))
+
+    async def test() -> None:
+        await fill(broker.bootstrap, "moving", 0, 300)
+        async with first:
+            await until(lambda: len(seen) > 20, "the first has begun")
+            async with second:
+                await until(lambda: second.health().listeners[0].partitions, "the second gets its share")
+                await fill(broker.bootstrap, "moving", 300, 600)
+                await until(lambda: len(set(seen)) >= 600, "all are handled")
+                assert {len(one.health().listeners[0].partitions) for one in (first, second)} == {1, 2}
+        assert await committed(broker.bootstrap, "moving") == 600
+
+    run(test())
+    assert len(seen) == 600, "something was handled twice although nobody failed"
+    check_order(seen, 600)
+
+
+def test_a_killed_broker_comes_back_and_nothing_is_lost() -> None:
+    seen: list[int] = []
+
+    async def test(broker: TestBroker) -> None:
+        app = App("billing", bootstrap=broker.bootstrap)
+
+        @app.listener("orders", concurrency=4, commit_interval_s=0.05)
+        async def bill(record: Record) -> None:
+            await asyncio.sleep(0.002)
+            seen.append(int(record.value))
+
+        await fill(broker.bootstrap, "orders", 0, 1_000)
+        async with app:
+            await until(lambda: len(seen) > 50, "it has begun")
+            await asyncio.to_thread(broker.kill)
+            await asyncio.to_thread(broker.start)
+            await fill(broker.bootstrap, "orders", 1_000, 1_200)
+            await until(lambda: len(set(seen)) == 1_200, "all are handled")
+            assert app.health().ok
+        assert await committed(broker.bootstrap, "orders") == 1_200
+
+    with TestBroker(settings=QUICK) as broker:
+        run(test(broker))
+    check_order(seen, 1_200)
+
+
+def test_a_killed_listener_leaves_nothing_undone_and_keys_in_order(broker: TestBroker, tmp_path: Path) -> None:
+    out = tmp_path / "handled"
+    out.touch()
+    count = 2_000
+    run(fill(broker.bootstrap, "orders", 0, count))
+
+    def handled() -> list[int]:
+        return [int(line.split()[1]) for line in out.read_bytes().splitlines()]
+
+    def start() -> "subprocess.Popen[bytes]":
+        words = [sys.executable, "-m", "tests.listeners.worker", broker.bootstrap, str(out)]
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL)
+
+    process = start()
+    try:
+        eventually(lambda: len(handled()) > 200, "it has begun")
+        process.kill()
+        process.wait()
+        before = len(handled())
+        assert before < count
+        process = start()
+        eventually(lambda: set(handled()) == set(range(count)), "the rest is handled")
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+    check_order(handled(), count)
+    assert len(handled()) < count + before, "what was committed before the kill was handled again"
+    assert run(committed(broker.bootstrap, "orders")) == count
