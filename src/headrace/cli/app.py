@@ -12,6 +12,7 @@ import typer
 from headrace.cli import cluster, config, doctor, group, log, pipeline, topic, transaction
 from headrace.cli.command_config import take_command_config
 from headrace.cli.output import JSON, command_group, print_json
+from headrace.cli.records import consume, produce
 from headrace.client.errors import ClientError
 from headrace.protocol.primitives import ProtocolError
 from headrace.version import __version__
@@ -89,6 +90,8 @@ app.add_typer(config.app, name="config")
 app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("doctor")(doctor.doctor)
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
 
 
 @app.command("format")

@@ -127,6 +127,7 @@ def test_a_killed_kafka_is_recovered(work: Path, tmp_path: Path) -> None:
     assert offsets(check_all(log)) == list(range(log.end_offset))
 
 
+@pytest.mark.usefixtures("work")  # skips where Kafka is not to be had
 def test_kafkas_dump_tool_finds_nothing_wrong(tmp_path: Path) -> None:
     log = Log.open(
         RealDisk(), str(tmp_path / "t-0"), LogConfig(segment_bytes=20_000, index_interval_bytes=500), now_ms=0,
