@@ -34,7 +34,7 @@ from headrace.broker.coordinators.transaction_partitions import TransactionParti
 from headrace.broker.coordinators.transactions import TransactionCoordinator
 from headrace.broker.dynamic_config import DynamicBrokerConfig
 from headrace.broker.fastpath.fast_path import FastPath
-from headrace.broker.handlers.registry import Parts, broker_handlers, controller_handlers, hot_handlers
+from headrace.broker.handlers.registry import Parts, broker_handlers, controller_handlers, hot_handlers, unstable_apis
 from headrace.broker.health import Health
 from headrace.broker.maintenance.cleaner import Cleaner
 from headrace.broker.maintenance.comparison import Comparison
@@ -382,8 +382,10 @@ class Broker:
             create_state_topic=state_topics.create,
         )
 
-    def _router(self, hot: dict[int, HotHandler], handlers: dict[int, Handler]) -> Router:
-        return Router(hot, handlers, self.metrics, self.runtime, self.tasks.spawn)
+    def _router(
+        self, hot: dict[int, HotHandler], handlers: dict[int, Handler], unstable: frozenset[int] = frozenset()
+    ) -> Router:
+        return Router(hot, handlers, self.metrics, self.runtime, self.tasks.spawn, unstable)
 
     def collector(self) -> Collector:
         """What Prometheus is shown."""
@@ -447,7 +449,7 @@ class Broker:
         self.health.serving = True
 
     async def _serve(self, parts: Parts) -> None:
-        self.router = self._router(hot_handlers(parts), broker_handlers(parts))
+        self.router = self._router(hot_handlers(parts), broker_handlers(parts), unstable_apis(parts.config()))
         for listener in self.listeners:
             await listener.serve(self.router, self.connections)
 

@@ -19,6 +19,8 @@ app = command_group("List, describe and end transactions, find those that hang."
 ID = typer.Argument(..., metavar="ID", help="The producer's transactional id.", show_default=False)
 IDS = typer.Argument(..., metavar="ID", help="One or more transactional ids.", show_default=False)
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+NEVER_MS = 0x7FFFFFFF
+"""What coordinators show as the time-out of a producer that takes part in a two-phase commit."""
 HANGING_AFTER = "15m"
 """Longer than transaction.max.timeout.ms allows, by default: its coordinator would have ended it."""
 
@@ -82,9 +84,9 @@ def describe(ids: list[str] = IDS, bootstrap: str = BOOTSTRAP, as_json: bool = J
     for one in found:
         since = "" if one.start_ms < 0 else f", since {_time(one.start_ms)}"
         print(f"{one.transactional_id}: {one.state}{since}")
+        limit = "never times out (two-phase commit)" if one.timeout_ms == NEVER_MS else f"time-out {one.timeout_ms} ms"
         print(
-            f"  producer {one.producer_id} epoch {one.producer_epoch}, time-out {one.timeout_ms} ms,"
-            f" coordinated by broker {one.coordinator}"
+            f"  producer {one.producer_id} epoch {one.producer_epoch}, {limit}, coordinated by broker {one.coordinator}"
         )
         if one.partitions:
             print(f"  partitions {', '.join(f'{topic}-{index}' for topic, index in one.partitions)}")

@@ -97,6 +97,12 @@ class Parts:
     create_state_topic: CreateStateTopic
 
 
+def unstable_apis(config: BrokerConfig) -> frozenset[int]:
+    """APIs whose latest version Kafka does not call stable yet, and that are served in it all the same."""
+    # InitProducerId v6 is how a client asks for two-phase commit.
+    return frozenset({ApiKey.INIT_PRODUCER_ID} if config["transaction.two.phase.commit.enable"] else ())
+
+
 def hot_handlers(parts: Parts) -> dict[int, HotHandler]:
     """Produce and Fetch, on a listener for clients and other brokers."""
     produce = ProduceHandler(parts.replicas, parts.node, parts.isolation, parts.wheel, parts.metrics)
@@ -188,7 +194,7 @@ def broker_handlers(parts: Parts) -> dict[int, Handler]:
         ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe,
         ApiKey.LIST_TRANSACTIONS: transactions.list_transactions,
     }
-    apis = served_apis((ApiKey.PRODUCE, ApiKey.FETCH), handlers)
+    apis = served_apis((ApiKey.PRODUCE, ApiKey.FETCH), handlers, unstable=unstable_apis(config()))
     return handlers
 
 

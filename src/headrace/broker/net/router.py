@@ -4,10 +4,12 @@ Produce and Fetch go straight to their handlers, which read the buffer themselve
 compiled tables, handled at once or in a task, and encoded in the version that was asked for.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping
 from inspect import isawaitable
 from struct import Struct
 from typing import Any
+
+from msgspec import structs
 
 from headrace.broker.metrics import Metrics
 from headrace.broker.net.large_requests import LargeRequests, large_from_bytes
@@ -29,9 +31,13 @@ Spawn = Callable[[Coroutine[Any, Any, Any]], Any]
 _frame_head = Struct(">ii").pack
 
 
-def served_apis(*keys: Iterable[int]) -> dict[int, Api]:
-    """The APIs of a listener, in the order in which they are advertised."""
-    return {key: API[key] for key in sorted({key for some in keys for key in some})}
+def served_apis(*keys: Iterable[int], unstable: Container[int] = ()) -> dict[int, Api]:
+    """The APIs of a listener, in the order in which they are advertised; those in `unstable` up to the version that
+    Kafka does not call stable yet."""
+    apis = [API[key] for key in sorted({key for some in keys for key in some})]
+    return {
+        api.key: structs.replace(api, latest_stable=api.max_version) if api.key in unstable else api for api in apis
+    }
 
 
 class Router:
@@ -44,11 +50,12 @@ class Router:
         metrics: Metrics,
         runtime: Runtime,
         spawn: Spawn,
+        unstable: Container[int] = (),
     ) -> None:
         self._hot = dict(hot)
         self._handlers = dict(handlers)
         self._spawn = spawn
-        self.apis = served_apis(hot, handlers)
+        self.apis = served_apis(hot, handlers, unstable=unstable)
         self._latency = {key: metrics.request_latency(key) for key in self.apis}
         # What every request asks first, in one look-up.
         self._entries = {
