@@ -11,6 +11,7 @@ from headrace.client.errors import ClientError
 from headrace.local_cluster.ensemble import Ensemble
 from headrace.storage.checkpoints import encode_uuid
 from headrace.testing.cluster import TestCluster
+from tests.cluster.command_line import headrace
 from tests.cluster.conftest import QUICK, mend
 from tests.cluster.history import ConfluentWriter, Reader, assert_replicas_identical, judge, read_log
 from tests.cluster.zookeeper import CHROOT, ZNodes, ensemble
@@ -67,6 +68,9 @@ def test_znodes_show_what_the_cluster_says(cluster: TestCluster, znodes: ZNodes)
     for number, partition in topic.partitions.items():
         state = znodes.json(f"/brokers/topics/shown/partitions/{number}/state")
         assert (state["leader"], state["isr"]) == (partition.leader, list(partition.isr))
+
+    said = headrace("cluster", "status", "-b", cluster.bootstrap)
+    assert f"{CHROOT}; node {cluster.quorum_leader()} is the controller in epoch" in said
 
     cluster.ask(lambda admin: admin.delete_topic("shown"))
     assert znodes.client.exists("/brokers/topics/shown") is None

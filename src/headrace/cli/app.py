@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import cluster, config, doctor, group, log, pipeline, topic, transaction
+from headrace.cli import cluster, config, doctor, group, log, pipeline, topic, transaction, zookeeper
 from headrace.cli.command_config import take_command_config
 from headrace.cli.output import JSON, command_group, print_json
 from headrace.cli.records import consume, produce
@@ -86,6 +86,7 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(zookeeper.app, name="zookeeper")
 app.add_typer(config.app, name="config")
 app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")

@@ -70,11 +70,12 @@ async def look(admin: Admin) -> dict[str, Any]:
     brokers = await operations.brokers()
     # All at once, and none waited for beyond its limit: brokers and controllers may be away or frozen.
     async with Admin(cluster=admin.cluster.beside()) as beside:
-        quorum, moves, log_dirs, least = await asyncio.gather(
+        quorum, moves, log_dirs, least, place = await asyncio.gather(
             _in_time(Operations(beside).quorum()),
             _in_time(Operations(beside).moves()),
             operations.log_dirs((broker.node_id for broker in brokers if not broker.is_fenced), ANSWER_LIMIT_S),
             _least_in_sync(admin, topics),
+            _in_time(_zookeeper(admin, brokers)),
         )
     disks = [disk_space_of(found) for found in log_dirs]
     silent = {b.node_id for b in brokers if not b.is_fenced} - {found.node_id for found in log_dirs}
@@ -91,7 +92,10 @@ async def look(admin: Admin) -> dict[str, Any]:
         "offline": [_partition_row(name, p) for name, p in offline],
         "moving": len(moves) if isinstance(moves, list) else None,
         "disks": [_disk_row(disk) for disk in disks],
-        "quorum": quorum_facts(quorum) if isinstance(quorum, Quorum) else {"error": str(quorum)},
+        "quorum": {
+            **(quorum_facts(quorum) if isinstance(quorum, Quorum) else {"error": str(quorum)}),
+            "zookeeper": place if isinstance(place, str) else None,
+        },
         "healthy": (
             not behind
             and not offline
@@ -112,6 +116,15 @@ async def _in_time(question: Awaitable[T]) -> T | ClientError:
         return ClientError(f"no answer within {ANSWER_LIMIT_S:g} s")
     except ClientError as error:
         return error
+
+
+async def _zookeeper(admin: Admin, brokers: Iterable[ClusterBroker]) -> str | None:
+    """Where the metadata is, if that is in ZooKeeper: as a broker that answers is configured."""
+    for broker in brokers:
+        if not broker.is_fenced:
+            found = await admin.describe_configs(Resource.BROKER, str(broker.node_id), ["zookeeper.connect"])
+            return next((entry.value for entry in found if entry.name == "zookeeper.connect"), None)
+    return None
 
 
 async def _least_in_sync(admin: Admin, topics: Iterable[Topic]) -> dict[str, int]:
@@ -233,8 +246,12 @@ def _print_status(facts: dict[str, Any]) -> None:
     _print_partitions("not writable with acks=all", facts["below_min_in_sync"])
     _print_partitions("under-replicated", facts["under_replicated"])
     quorum = facts["quorum"]
+    place = f"ZooKeeper at {quorum['zookeeper']}" if quorum["zookeeper"] else None
     if "error" in quorum:
-        print(f"quorum: {quorum['error']}")
+        print(f"quorum: {f'{place}: ' if place else ''}{quorum['error']}")
+        return
+    if place:
+        print(f"quorum: {place}; node {quorum['leader']} is the controller in epoch {quorum['epoch']}")
         return
     lags = ", ".join(f"{v['id']}{cluster_quorum.lag_text(v)}" for v in quorum["voters"])
     print(

@@ -267,6 +267,8 @@ class Supervisor:
             return "nobody leads", "red"
         self.leader, self.voters = quorum.leader_id, {voter.node_id for voter in quorum.voters}
         voters = ", ".join(map(str, sorted(self.voters)))
+        if any(node.config.zookeeper_connect is not None for node in self.cluster.nodes.values()):
+            return f"node {quorum.leader_id} is the controller in epoch {quorum.leader_epoch}, in ZooKeeper", "cyan"
         return (
             (
                 f"node {quorum.leader_id} leads in epoch {quorum.leader_epoch}; {voters}"

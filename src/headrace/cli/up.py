@@ -38,6 +38,8 @@ with a file of Kafka's:
   headrace up --config server.properties --set log.retention.hours=24
 a cluster on this machine, ports 9092 to 9094, in the background:
   headrace up --brokers 3 --detach
+one that keeps its metadata in ZooKeeper, `headrace zookeeper up` runs one:
+  headrace up --zookeeper 127.0.0.1:2181/headrace
 one node of three machines, whose folder `headrace format` has made:
   headrace up --node-id 2 --voters 1@a:9093,2@b:9093,3@c:9093
 """
@@ -96,6 +98,11 @@ def add_cluster_options(found: argparse.ArgumentParser) -> None:
         metavar="N",
         type=broker_count,
         help="run so many brokers, each a process with a folder in --data; they are restarted if they crash",
+    )
+    found.add_argument(
+        "--zookeeper",
+        metavar="HOST:PORT,.../PATH",
+        help="keep the metadata in ZooKeeper instead of KRaft (zookeeper.connect)",
     )
     local("--racks", metavar="R,...", help="racks to give to them in turn [this machine is one rack]")
     add = found.add_argument_group("one node of a cluster").add_argument
@@ -184,10 +191,11 @@ def run_cluster(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) is not None:
             return refuse(f"--{name.replace('_', '-')} is about one node and cannot go with --brokers")
     racks = [rack.strip() for rack in (arguments.racks or "").split(",") if rack.strip()]
-    wish = Wish(arguments.brokers, port_or(arguments.port, PORT), arguments.host or HOST, racks)
+    place = {"zookeeper.connect": arguments.zookeeper} if arguments.zookeeper is not None else {}
+    wish = Wish(arguments.brokers, port_or(arguments.port, PORT), arguments.host or HOST, racks, place)
     try:
         # What is wrong with a setting is said once, here, and not by every node.
-        BrokerConfig.load(overrides=dict(map(split_setting, arguments.settings)))
+        BrokerConfig.load(overrides={**place, **dict(map(split_setting, arguments.settings))})
         refuse_taken_ports(Path(arguments.data or DATA), wish)
         cluster = open_cluster(Path(arguments.data or DATA), wish)
         if arguments.port and arguments.port not in {node.port for node in cluster.nodes.values()}:
@@ -258,6 +266,11 @@ def join_cluster(arguments: argparse.Namespace, overrides: dict[str, str]) -> tu
     if arguments.rack is not None:
         overrides["broker.rack"] = arguments.rack
     roles: str | None = arguments.roles
+    if arguments.zookeeper is not None:
+        if voters is not None or bootstrap is not None or roles is not None:
+            raise ConfigError("--zookeeper: give this, or --voters, --bootstrap-controllers and --roles, not both")
+        overrides["zookeeper.connect"] = arguments.zookeeper
+        return host, None
     if voters is None and bootstrap is None:
         return host, roles
     if voters is not None and bootstrap is not None:
@@ -288,6 +301,8 @@ def new_listeners(config: BrokerConfig, roles: str | None, host: str, arguments:
     if port is not None and "controller" in mine_to_do:
         name = config.controller_listener_names[0]
         found.append(f"{name}://{bracketed(mine[0] if mine else host)}:{port}")
+    elif config.zookeeper_connect is not None:
+        found.append(f"{config.controller_listener_names[0]}://{bracketed(host)}:0")
     return found
 
 

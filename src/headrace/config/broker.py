@@ -47,6 +47,7 @@ GROUP_BOUNDED = (
     "partition.max.record.locks",
 )
 """Of `group.<kind>.`, and of a group itself: what `group.<kind>.min.` and `group.<kind>.max.` bound."""
+CONTROLLER_LISTENER = "CONTROLLER"
 CONSUMER_ASSIGNORS = ("uniform", "range")
 
 # Names that texts about Kafka use, and the option that is meant. The option's own name wins where both are set.
@@ -222,7 +223,12 @@ class BrokerConfig:
 
     @cached_property
     def listeners(self) -> tuple[Listener, ...]:
-        return parse_listeners("listeners", self["listeners"], self.protocol_map)
+        found = parse_listeners("listeners", self["listeners"], self.protocol_map)
+        name = self.controller_listener_names[0] if self.controller_listener_names else CONTROLLER_LISTENER
+        if self.zookeeper_connect is not None and all(listener.name != name for listener in found):
+            # Kafka's files from ZooKeeper's time name none: any node may become the controller, on any free port.
+            found += (Listener(name, found[0].host if found else "", 0, "PLAINTEXT"),)
+        return found
 
     @property
     def broker_listeners(self) -> tuple[Listener, ...]:
@@ -384,12 +390,6 @@ class BrokerConfig:
                 raise ConfigError(f"{name}: set this or zookeeper.connect, not both: metadata is in one place")
         if self.roles != {"broker", "controller"}:
             raise ConfigError("process.roles: with zookeeper.connect every node is broker,controller; leave it out")
-        if not self.controller_listeners:
-            name = self.controller_listener_names[0]
-            raise ConfigError(
-                f"listeners: with zookeeper.connect each node needs one for the controller; add {name}://host:port, or"
-                " port 0 for any free one"
-            )
         servers, slash, chroot = connect.partition("/")
         for server in servers.split(","):
             _, colon, port = server.strip().rpartition(":")

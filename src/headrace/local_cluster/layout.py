@@ -181,11 +181,21 @@ def open_cluster(folder: Path, wish: Wish) -> LocalCluster:
         if found is None:
             _check_new(folder)
             return lay_out(folder, wish)
+        _check_same_quorum(found, wish)
         if wish.brokers < len(found.nodes):
             raise LocalClusterError(_too_few(found, wish.brokers))
         return add_brokers(found, wish)
     except QuorumError as error:
         raise LocalClusterError(str(error)) from None
+
+
+def _check_same_quorum(cluster: LocalCluster, wish: Wish) -> None:
+    """Where the metadata is cannot be changed by starting a cluster elsewhere: it would find nothing there."""
+    known = next(iter(cluster.nodes.values())).config.zookeeper_connect
+    wanted = wish.settings.get("zookeeper.connect")
+    if wanted is not None and wanted != known:
+        place = f"ZooKeeper at {known}" if known is not None else "KRaft"
+        raise LocalClusterError(f"{cluster.folder} holds a cluster whose metadata is in {place}, not in {wanted}")
 
 
 def _too_few(cluster: LocalCluster, wanted: int) -> str:

@@ -351,3 +351,34 @@ def test_unusable_dynamic_overrides_are_left_out_and_reported() -> None:
     assert config.node_id == 1
     assert config["message.max.bytes"] == 1048588
     assert set(config.ignored) == {"node.id", "message.max.bytes", "zork"}
+
+
+KAFKA_3_SERVER_PROPERTIES = """
+broker.id=3
+listeners=PLAINTEXT://10.0.0.3:9092
+zookeeper.connect=a:2181,b:2181/kafka
+zookeeper.connection.timeout.ms=18000
+"""
+
+
+def test_kafka_3s_file_of_zookeepers_time_loads_unchanged() -> None:
+    config = BrokerConfig.load(parse_properties(KAFKA_3_SERVER_PROPERTIES))
+    assert config.zookeeper_connect == "a:2181,b:2181/kafka"
+    assert config["zookeeper.session.timeout.ms"] == 6_000
+    assert config.controller_listeners == (Listener("CONTROLLER", "10.0.0.3", 0, "PLAINTEXT"),)
+    assert config.is_broker and config.is_controller
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"zookeeper.connect": "a"}, "zookeeper.connect: 'a' is not host:port"),
+        ({"zookeeper.connect": "a:1,b:x"}, "zookeeper.connect: 'b:x' is not host:port"),
+        ({"zookeeper.connect": "a:1/b/"}, "zookeeper.connect: /b/ is no path for a chroot"),
+        ({"controller.quorum.voters": "1@a:9093"}, "controller.quorum.voters: set this or zookeeper.connect, not both"),
+        ({"process.roles": "broker"}, "process.roles: with zookeeper.connect every node is broker,controller"),
+    ],
+)
+def test_what_cannot_go_with_zookeeper(more: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        BrokerConfig.load({"zookeeper.connect": "a:2181", **more})

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from headrace.quorum import QuorumError
-from headrace.quorum.folder import Layout, format_folders, open_folders, read_bootstrap
+from headrace.quorum.folder import Layout, format_folders, open_folders, open_zookeeper_folders, read_bootstrap
 from headrace.quorum.snapshots import SnapshotId, decode_batches, decode_snapshot
 from headrace.storage.checkpoints import MetaProperties, decode_uuid, encode_uuid, new_uuid
 from headrace.testing.simulator.disk import MemoryDisk
@@ -162,3 +162,24 @@ def test_ids_are_random_version_4_and_printable() -> None:
         assert uuid[6] >> 4 == 4 and uuid[8] >> 6 == 2
         assert not encode_uuid(uuid).startswith("-")
         assert decode_uuid(encode_uuid(uuid)) == uuid
+
+
+def test_a_folder_of_zookeepers_time_and_one_of_kraft_are_told_apart() -> None:
+    def zookeeper(disk: MemoryDisk, cluster_id: str | None, may_format: bool = True) -> object:
+        return open_zookeeper_folders(
+            disk, layout(), uuid=lambda: new_uuid(Random(1)), cluster_id=cluster_id, may_format=may_format
+        )
+
+    disk = MemoryDisk()
+    assert zookeeper(disk, None, may_format=False) is None, "whose cluster it will be is not known yet"
+    identity = zookeeper(disk, "abc")
+    assert b"broker.id=1\n" in disk.tree()[f"{DATA}/meta.properties"]
+    assert zookeeper(disk, "abc") == zookeeper(disk, None, may_format=False) == identity
+    with pytest.raises(QuorumError, match="belong to different clusters: abc, other"):
+        zookeeper(disk, "other")
+    with pytest.raises(QuorumError, match="from ZooKeeper mode"):
+        opened(disk)
+    disk = MemoryDisk()
+    opened(disk)
+    with pytest.raises(QuorumError, match="belongs to a node of a KRaft cluster"):
+        zookeeper(disk, "abc")

@@ -292,7 +292,8 @@ class ZooKeeperQuorum:
         tip, self._tip = self._tip, None
         if tip is None:
             return
-        logger.warning("node %d is not the controller any more: %s", self.node_id, why)
+        level = logging.DEBUG if self._closed else logging.WARNING
+        logger.log(level, "node %d is not the controller any more: %s", self.node_id, why)
         self._controller = (NOBODY, None)
         self._members = None
         tip.refuse(KafkaError(Err.NOT_CONTROLLER, "this node is no longer the active controller"))

@@ -103,8 +103,19 @@ class KazooSession:
         self._changed = changed
 
     def _state_changed(self, state: Any) -> None:
-        logger.info("ZooKeeper session %x: %s", self.id, str(state).lower())
-        self._to_loop(self._tell)
+        self._to_loop(self._note, state)
+
+    def _note(self, state: Any) -> None:
+        from kazoo.client import KazooState
+
+        if self._changed is not None:
+            if state == KazooState.CONNECTED:
+                logger.info("connected to ZooKeeper again, session %x", self.id)
+            elif state == KazooState.LOST:
+                logger.warning("the session with ZooKeeper has ended: others take this node for gone")
+            else:
+                logger.warning("no connection to ZooKeeper: changes of metadata wait, records go on")
+        self._tell()
 
     def _watch_fired(self, event: Any) -> None:
         self._to_loop(self._tell)
