@@ -72,6 +72,9 @@ def take_turns(ways: Mapping[str, Callable[[int], Callable[[], None]]], size: in
         if other in ways:
             figures[words] = rates["headrace"] / rates[other]
             figures[f"{words}, by CPU"] = costs[other] / costs["headrace"]
+    if "once" in ways:
+        figures["exactly once of at least once"] = rates["once"] / rates["headrace"]
+        figures["exactly once of at least once, by CPU"] = costs["headrace"] / costs["once"]
     return figures
 
 

@@ -1,5 +1,5 @@
 """A Spark driver of its own that copies one topic to another; tests kill it. Arguments: brokers, from, to,
-checkpoint."""
+checkpoint, delivery."""
 
 import sys
 
@@ -7,7 +7,7 @@ from headrace.spark.launch.session import spark_session
 from tests.spark.patience import run_to_end
 
 
-def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
+def main(bootstrap: str, source: str, target: str, checkpoint: str, delivery: str) -> None:
     spark = spark_session("local[2]", "copy", {"spark.sql.shuffle.partitions": "2"}, build_class_cache=False)
     frame = (
         spark.readStream.format("headrace")
@@ -16,7 +16,12 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
         .load()
         .select("key", "value")
     )
-    settings = {"kafka.bootstrap.servers": bootstrap, "topic": target, "checkpointLocation": checkpoint}
+    settings = {
+        "kafka.bootstrap.servers": bootstrap,
+        "topic": target,
+        "checkpointLocation": checkpoint,
+        "delivery": delivery,
+    }
     run_to_end(frame.writeStream.format("headrace").options(**settings).trigger(availableNow=True).start)
 
 

@@ -38,7 +38,8 @@ transforms:
       FROM clean GROUP BY window(at, '1 minute'), country
 sinks:
   archive: {from: clean, files: out/clean}
-  counts: {from: per_minute, topic: counts, key: country, headers: {made_by: "'headrace'"}, create_partitions: 2}
+  counts: {from: per_minute, topic: counts, key: country, headers: {made_by: "'headrace'"}, create_partitions: 2,
+           delivery: exactly-once}
 """
 
 

@@ -2,11 +2,8 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +14,11 @@ from pyspark.sql.streaming import StreamingQuery
 pytest.importorskip("pyspark", reason="needs headrace[spark]")
 
 from headrace.testing.broker import TestBroker
+from tests.spark.drivers import MOMENTS, kill_workers, numbers, run_driver
 from tests.spark.patience import run_to_end
 from tests.spark.topics import make_topic, records_of
+from tests.waiting import eventually
 
-ROOT = Path(__file__).parents[2]
 LIMIT_S = 400.0
 
 
@@ -57,10 +55,6 @@ def finish(spark: SparkSession, *where: Any, **options: Any) -> None:
     run_to_end(lambda: start(spark, *where, **options))
 
 
-def numbers(bootstrap: str, topic: str) -> Counter[int]:
-    return Counter(int(r.value or b"") for records in records_of(bootstrap, topic).values() for r in records)
-
-
 def marks(bootstrap: str, topic: str) -> set[tuple[tuple[bytes | None, ...], bytes | None]]:
     names = ("headrace.query", "headrace.batch", "headrace.partition", "headrace.row")
     return {
@@ -94,7 +88,11 @@ def test_killed_workers_lose_nothing(spark: SparkSession, bootstrap: str, tmp_pa
     make_topic(bootstrap, "kill-out", partitions=3)
     fill(spark, bootstrap, "kill-in", 2000)
     query = start(spark, bootstrap, "kill-in", "kill-out", tmp_path / "cp")
-    wait_until(lambda: sum(numbers(bootstrap, "kill-out").values()) >= 500 or not query.isActive)
+    eventually(
+        lambda: sum(numbers(bootstrap, "kill-out").values()) >= 500 or not query.isActive,
+        "the stream comes so far",
+        LIMIT_S,
+    )
     killed = kill_workers()
     assert killed or not query.isActive
     try:
@@ -107,54 +105,6 @@ def test_killed_workers_lose_nothing(spark: SparkSession, bootstrap: str, tmp_pa
     assert set(found) == set(range(2000))
 
 
-def kill_workers() -> list[int]:
-    """Every Python process that runs tasks of this process's Spark, or waits for one."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text()
-            except OSError:
-                continue
-            children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    killed, left = [], list(children.get(os.getpid(), ()))
-    while left:
-        pid = left.pop()
-        left += children.get(pid, ())
-        try:
-            if not children.get(pid) and Path(f"/proc/{pid}/comm").read_text() == "pyspark.worker\n":
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
-        except OSError:
-            continue
-    return killed
-
-
-def wait_until(is_so: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    deadline = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.05)
-
-
-def run_driver(bootstrap: str, source: str, target: str, checkpoint: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.stream_driver", bootstrap, source, target, str(checkpoint)],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-MOMENTS: dict[str, Callable[[str, str, Path], bool]] = {
-    "planned": lambda bootstrap, target, checkpoint: (checkpoint / "offsets" / "1").exists(),
-    "half written": lambda bootstrap, target, checkpoint: sum(numbers(bootstrap, target).values()) > 700,
-    "committed": lambda bootstrap, target, checkpoint: (checkpoint / "commits" / "1").exists(),
-    "late": lambda bootstrap, target, checkpoint: (checkpoint / "commits" / "3").exists(),
-}
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("moment", list(MOMENTS))
@@ -164,7 +114,7 @@ def test_a_killed_driver_loses_nothing(spark: SparkSession, bootstrap: str, tmp_
     make_topic(bootstrap, f"{topic}-out", partitions=3)
     fill(spark, bootstrap, f"{topic}-in", 3000)
     first = run_driver(bootstrap, f"{topic}-in", f"{topic}-out", tmp_path / "cp")
-    wait_until(lambda: MOMENTS[moment](bootstrap, f"{topic}-out", tmp_path / "cp"))
+    eventually(lambda: MOMENTS[moment](bootstrap, f"{topic}-out", tmp_path / "cp"), "the stream comes so far", LIMIT_S)
     # The driver and all that it started, at once.
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
@@ -184,7 +134,11 @@ def test_a_killed_broker_loses_and_doubles_nothing_within_a_query(
         make_topic(broker.bootstrap, "out", partitions=3)
         fill(spark, broker.bootstrap, "in", 4000)
         query = start(spark, broker.bootstrap, "in", "out", tmp_path / "cp")
-        wait_until(lambda: sum(numbers(broker.bootstrap, "out").values()) >= 500 * (round_number + 1))
+        eventually(
+            lambda: sum(numbers(broker.bootstrap, "out").values()) >= 500 * (round_number + 1),
+            "the stream comes so far",
+            LIMIT_S,
+        )
         broker.kill()
         broker.start()
         assert query.awaitTermination(LIMIT_S)

@@ -3,8 +3,9 @@
 import asyncio
 
 from headrace.client import Admin, Cluster
+from headrace.client.consume.records import Record, visible_batches
 from headrace.client.raw import fetch
-from headrace.records.reader import Record, iter_records
+from headrace.records.batch import iter_headers
 
 
 def make_topic(bootstrap: str, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> None:
@@ -16,7 +17,7 @@ def make_topic(bootstrap: str, name: str, partitions: int = 1, configs: dict[str
 
 
 def records_of(bootstrap: str, name: str) -> dict[int, list[Record]]:
-    """Every record of every partition."""
+    """Every record of every partition, committed or not."""
 
     async def read() -> dict[int, list[Record]]:
         async with Cluster(bootstrap) as cluster:
@@ -31,8 +32,8 @@ async def _partition(cluster: Cluster, name: str, index: int) -> list[Record]:
     offset = 0
     while True:
         got = await fetch(cluster, name, index, offset, max_wait_ms=0, max_bytes=8 << 20)
-        fresh = [record for record in iter_records(got.records) if record.offset >= offset]
-        found += fresh
-        offset = fresh[-1].offset + 1 if fresh else offset
+        for _, records in visible_batches(got.records, name, index, offset, ()):
+            found += records
+        offset = max([offset, *(header.end_offset for _, header in iter_headers(got.records))])
         if offset >= got.high_watermark:
             return found

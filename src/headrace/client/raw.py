@@ -54,19 +54,29 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 async def produce(
-    cluster: Cluster, topic: str, partition: int, batch: Buffer, *, acks: int = -1, timeout_ms: int = 30_000
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    batch: Buffer,
+    *,
+    acks: int = -1,
+    timeout_ms: int = 30_000,
+    can_retry: Callable[[ClientError], bool] | None = None,
 ) -> Produced:
-    """Write one batch and return where. Retries what cannot double it; with a producer id in the batch, everything."""
+    """Write one batch and return where. Retries what cannot double it; with a producer id in the batch, everything.
+
+    `can_retry` is for callers to whom a batch that is there twice does not matter.
+    """
     idempotent = read_header(batch).has_producer_id
 
     async def attempt() -> Produced:
         return await _produce_once(cluster, topic, partition, batch, acks, timeout_ms)
 
-    def can_retry(error: ClientError) -> bool:
+    def doubles_nothing(error: ClientError) -> bool:
         return is_retriable(error) if idempotent else isinstance(error, RequestFailed) and error.error in NOT_WRITTEN
 
     return await cluster.retrying(
-        attempt, topics=(topic,), can_retry=can_retry, unknown_topic_wait_s=UNKNOWN_TOPIC_WAIT_S
+        attempt, topics=(topic,), can_retry=can_retry or doubles_nothing, unknown_topic_wait_s=UNKNOWN_TOPIC_WAIT_S
     )
 
 

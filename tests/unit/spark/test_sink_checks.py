@@ -16,13 +16,13 @@ from headrace.spark.formats.ddl import parse_ddl
 from headrace.spark.options import OptionError
 from headrace.spark.sink.options import SinkOptions
 from headrace.spark.sink.rows import SchemaError, chunks, timestamps_of, with_dedup_headers
-from headrace.spark.sink.writer import _WriteSetup
+from headrace.spark.sink.setup import WriteSetup
 
 SERVER = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 
 
-def setup(ddl: str, overwrite: bool = False, **options: str) -> _WriteSetup:
-    return _WriteSetup(parse_ddl(ddl), {**SERVER, **options}, overwrite)
+def setup(ddl: str, overwrite: bool = False, **options: str) -> WriteSetup:
+    return WriteSetup(parse_ddl(ddl), {**SERVER, **options}, overwrite, is_stream=False)
 
 
 def test_columns_get_their_meaning_by_name_whatever_their_case() -> None:
@@ -76,7 +76,9 @@ def test_columns_that_cannot_be_written(ddl: str, options: Any, words: str) -> N
             {"kafka.sasl.mechanism": "PLAIN"},
             "'kafka.security.protocol' is missing: without it kafka.sasl.mechanism has no effect",
         ),
-        ({"kafka.transactional.id": "t"}, "at least once"),
+        ({"kafka.transactional.id": "t"}, "delivery=exactly-once writes in transactions"),
+        ({"delivery": "twice"}, "must be one of at-least-once, exactly-once"),
+        ({"writeId": "w"}, "set delivery to exactly-once"),
         ({"kafka.value.serializer": "x"}, "values are bytes"),
         ({"dedupHeaders": "maybe"}, "true or false"),
         ({"kafka.bootstrap.servers": "::"}, "not an address"),

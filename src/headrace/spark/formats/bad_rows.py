@@ -51,13 +51,15 @@ def marks_of(reason: str, kind: str, topic: str) -> dict[str, str]:
     return {REASON: reason[:REASON_LENGTH_MAX], FORMAT: kind, TOPIC: topic}
 
 
-def letter_batches(topic: str, columns: RecordColumns, partitions: int) -> list[OutgoingBatch]:
+def letter_batches(
+    topic: str, columns: RecordColumns, partitions: int, *, transactional: bool = False
+) -> list[OutgoingBatch]:
     """Letters keep the partition that their key has; those without a key go to the first."""
     chosen: Any = np.maximum(partitions_of(columns.key, partitions), 0)
     batches = []
     for partition in np.unique(chosen).tolist():
         rows: Any = np.flatnonzero(chosen == partition)
-        encoded = encode_rows(columns, rows)
+        encoded = encode_rows(columns, rows, transactional=transactional)
         batches += [OutgoingBatch(topic, partition, batch.view, batch.count) for batch in encoded]
     return batches
 

@@ -18,6 +18,9 @@ from headrace.spark.options import SECURITY, SINK, OptionError, check_bad_rows, 
 BATCH_BYTES_MIN = 1024
 DELIVERY_TIMEOUT_MS = 120_000
 REQUEST_TIMEOUT_MS = 30_000
+TRANSACTION_TIMEOUT_MS = 900_000
+"""As long as brokers allow by default: the driver has so long to commit what a task has written."""
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 OVERWRITE = "a topic can only be appended to: use .mode('append')"
 
 
@@ -41,6 +44,9 @@ class SinkOptions:
     request_timeout_ms: int
     value_format: str | None
     dead_letter_topic: str | None
+    exactly_once: bool
+    write_id: str | None
+    transaction_timeout_ms: int
     values: Mapping[str, Any] = field(repr=False)
     """All of the table's options, for what formats need."""
 
@@ -67,6 +73,9 @@ class SinkOptions:
             request_timeout_ms=values.get("kafka.request.timeout.ms", REQUEST_TIMEOUT_MS),
             value_format=values["valueFormat"],
             dead_letter_topic=_topic(values, "deadLetterTopic"),
+            exactly_once=values["delivery"] == EXACTLY_ONCE,
+            write_id=values["writeId"],
+            transaction_timeout_ms=values.get("kafka.transaction.timeout.ms", TRANSACTION_TIMEOUT_MS),
             values=values,
         )
 
@@ -91,6 +100,12 @@ def _check_promises(values: Mapping[str, Any]) -> None:
             "option 'kafka.partitioner.ignore.keys' is 'true'",
             "keys decide the partition here; leave the option out and set the column partition",
             option="kafka.partitioner.ignore.keys",
+        )
+    if values["writeId"] is not None and values["delivery"] != EXACTLY_ONCE:
+        raise OptionError(
+            "option 'writeId' is set, but delivery is at-least-once, which knows no write again",
+            "set delivery to exactly-once, or leave writeId out",
+            option="writeId",
         )
     in_flight = values.get("kafka.max.in.flight.requests.per.connection", IN_FLIGHT_MAX)
     if in_flight > IN_FLIGHT_MAX:

@@ -244,6 +244,10 @@ SINK: Mapping[str, Key] = {
     "create_partitions": Key(
         positive, "Topics: create the topic with so many partitions if there is none.", field="create_partitions"
     ),
+    "delivery": Key(
+        one_of("at-least-once", "exactly-once"),
+        "Topics: at-least-once (default), or exactly-once: in transactions, from committed records to committed ones.",
+    ),
     "files": Key(text, "Folder to write files to, each row exactly once."),
     "format": Key(
         one_of("parquet", "json", "csv", "orc", "text", "avro", "delta", "iceberg"),

@@ -329,7 +329,10 @@ class _Loader:
         if not exactly_one(found, kinds, value.where, "a sink", self.problems):
             return None
         self._only_for(
-            found, ("key", "value", "headers", "create_partitions", "bootstrap"), "topic" in found, "a topic"
+            found,
+            ("key", "value", "headers", "create_partitions", "delivery", "bootstrap"),
+            "topic" in found,
+            "a topic",
         )
         self._only_for(found, ("driver", "user", "password"), "jdbc" in found, "jdbc")
         self._only_for(found, ("format", "partition_by"), "files" in found or "table" in found, "files or a table")

@@ -11,6 +11,7 @@ REJECTED = ".rejected"
 
 WARN, DROP, FAIL = "warn", "drop", "fail"
 CONTINUOUS, BOUNDED = "continuous", "bounded"
+EXACTLY_ONCE = "exactly-once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +135,7 @@ class Sink(Part):
     value: str | ValueFormat | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     create_partitions: int | None = None
+    delivery: str = "at-least-once"
     files: str | None = None
     format: str | None = None
     partition_by: tuple[str, ...] = ()
@@ -162,6 +164,11 @@ class Sink(Part):
             if getattr(self, kind) is not None:
                 return kind
         return "console"
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Whether a topic is written in transactions."""
+        return self.delivery == EXACTLY_ONCE
 
     @property
     def target(self) -> str:

@@ -3,6 +3,7 @@
 from headrace.spark.pipelines.spec.model import Pipeline, Sink, Source, ValueFormat
 
 GROUP = "kafka.group.id"
+ISOLATION = "kafka.isolation.level"
 ERROR_COLUMN = "_headrace_error"
 """Of sources with dead letters: why a value could not be read. Such rows are counted and then left out."""
 
@@ -19,6 +20,9 @@ def source_options(pipeline: Pipeline, source: Source, sink: Sink | None = None)
         assert source.pattern is not None
         options["subscribePattern"] = source.pattern
     options |= value_options(source.value) | dict(source.options)
+    if sink is not None and sink.is_exactly_once and ISOLATION not in {name.lower() for name in options}:
+        # What others have written and taken back must not be carried on.
+        options[ISOLATION] = "read_committed"
     lower = {name.lower(): text.lower() for name, text in options.items()}
     if lower.get("badrows") == "deadletter" and "errorcolumn" not in lower:
         options["errorColumn"] = ERROR_COLUMN
@@ -54,6 +58,7 @@ OPTION_KEYS = {
     "valueMessage": "value.message",
     "badRows": "value.on_error",
     "deadLetterTopic": "value.dead_letters",
+    "delivery": "delivery",
 }
 """Which key of a spec an option comes from."""
 
@@ -61,7 +66,13 @@ OPTION_KEYS = {
 def sink_options(pipeline: Pipeline, sink: Sink) -> dict[str, str]:
     assert sink.topic is not None
     typed = value_options(sink.value) if isinstance(sink.value, ValueFormat) else {}
-    return _cluster(pipeline, sink) | {"topic": sink.topic} | typed | dict(sink.options)
+    options = _cluster(pipeline, sink) | {"topic": sink.topic} | typed
+    if sink.is_exactly_once:
+        options["delivery"] = sink.delivery
+        if sink.mode == "update":
+            # Written by a function of foreachBatch, whose one write it is.
+            options["writeId"] = sink.name
+    return options | dict(sink.options)
 
 
 def _cluster(pipeline: Pipeline, part: Source | Sink) -> dict[str, str]:
