@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.listeners.metrics import COUNTED, GAUGES
 from headrace.testing.broker import TestBroker
 from tests.commands import unknown_options
 from tests.documents import DOCUMENTS, ROOT, Block, blocks, headrace_commands, words_in_code
@@ -105,4 +106,6 @@ def test_metrics_that_are_named_are_served(broker: TestBroker) -> None:
             if found := re.fullmatch(r"(headrace_\w+?)(\{.*\})?", word):
                 named[found[1]] = path.name
     fixtures = set(re.findall(r"def (headrace_\w+)", (ROOT / "src/headrace/testing/plugin.py").read_text()))
-    assert {name: place for name, place in named.items() if name not in served | fixtures} == {}
+    listeners = {f"headrace_listener_{name}_total" for name in COUNTED}
+    listeners |= {f"headrace_listener_{name}" for name, _, _ in GAUGES} | {"headrace_listener_handler_seconds"}
+    assert {name: place for name, place in named.items() if name not in served | fixtures | listeners} == {}

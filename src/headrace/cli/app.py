@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import cluster, config, doctor, group, log, pipeline, topic, transaction, zookeeper
+from headrace.cli import cluster, config, dlq, doctor, group, log, pipeline, topic, transaction, zookeeper
 from headrace.cli.command_config import take_command_config
 from headrace.cli.output import JSON, command_group, print_json
 from headrace.cli.records import consume, produce
+from headrace.cli.run import run_app
 from headrace.client.errors import ClientError
 from headrace.protocol.primitives import ProtocolError
 from headrace.version import __version__
@@ -85,6 +86,7 @@ def logs(
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
+app.add_typer(dlq.app, name="dlq")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(zookeeper.app, name="zookeeper")
 app.add_typer(config.app, name="config")
@@ -92,6 +94,7 @@ app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("doctor")(doctor.doctor)
 app.command("produce")(produce.produce)
+app.command("run")(run_app)
 app.command("consume")(consume.consume)
 
 

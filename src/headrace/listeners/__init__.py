@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from headrace.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from headrace.listeners.app import App as App, Health as Health, Restart as Restart
+    from headrace.listeners.app import App as App, Restart as Restart
     from headrace.listeners.core.retry import (
         BatchFailed as BatchFailed,
         Fatal as Fatal,
@@ -21,7 +21,7 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "app": ["App", "Health", "Restart"],
+            "app": ["App", "Restart"],
             "core.retry": ["BatchFailed", "Fatal", "ListenerRefused", "Retry", "Skip", "Undecodable"],
             "handlers": ["Ack", "Send"],
             "runner": ["ListenerFailed"],

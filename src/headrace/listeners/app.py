@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client.api.options import CommonOptions
 from headrace.client.errors import ClientError
@@ -15,6 +15,8 @@ from headrace.listeners.core.retry import ListenerRefused, Retry
 from headrace.listeners.core.schedule import Order
 from headrace.listeners.counters import Counters
 from headrace.listeners.handlers import Handler
+from headrace.listeners.health import Health, ListenerHealth
+from headrace.listeners.metrics import Collector, MetricsServer, Row
 from headrace.listeners.ports import World
 from headrace.listeners.runner import ListenerFailed, Runner
 from headrace.listeners.spec import ListenerSpec
@@ -42,26 +44,6 @@ class Restart:
     def delay_before(self, restart: int) -> float:
         """How long to wait before the restart of this number, from 1."""
         return float(min(self.delay_s * self.factor ** min(restart - 1, 64), self.delay_s_max))
-
-
-class ListenerHealth(NamedTuple):
-    """How a listener does."""
-
-    name: str
-    state: str
-    """starting, running, restarting, stopped or failed."""
-    error: str | None
-    partitions: list[tuple[str, int]]
-    polled_s_ago: float | None
-    waiting: int
-    """Records that were read and are not finished."""
-
-
-class Health(NamedTuple):
-    """Whether every listener runs."""
-
-    ok: bool
-    listeners: list[ListenerHealth]
 
 
 class Listening:
@@ -96,6 +78,8 @@ class App:
         restart: Restart | None = None,
         on_failure: str = "raise",
         shutdown_timeout_s: float = 30.0,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
         **options: Unpack[CommonOptions],
     ) -> None:
         if not name:
@@ -106,6 +90,10 @@ class App:
         self.restart = restart
         self.on_failure = on_failure
         self.shutdown_timeout_s = shutdown_timeout_s
+        self.metrics_port = metrics_port
+        """Where to serve /metrics, /health and /ready; 0 chooses a port, None serves nothing."""
+        self.metrics_host = metrics_host
+        self.metrics: MetricsServer | None = None
         self.world: World = Cluster(bootstrap, {"client_id": name, **options})
         self.listeners: list[Listening] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -180,6 +168,9 @@ class App:
         if not self.listeners:
             raise ListenerRefused(f"app {self.name!r} has no listeners: declare one with @app.listener(topic)")
         self._failure, self._ended = None, asyncio.Event()
+        if self.metrics_port is not None:
+            collector = Collector(self.name, self._rows)
+            self.metrics = MetricsServer(self.metrics_host, self.metrics_port, collector, self.health)
         self._tasks = [asyncio.create_task(self._keep(one), name=f"listener {one.spec.name}") for one in self.listeners]
 
     async def stop(self) -> None:
@@ -191,7 +182,13 @@ class App:
                 one.runner.stop()
         self._ended.set()
         tasks, self._tasks = self._tasks, []
-        await asyncio.gather(*tasks)
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            server, self.metrics = self.metrics, None
+            if server is not None:
+                # In a thread: it waits for an answer under way, which may wait for this loop.
+                await asyncio.to_thread(server.close)
 
     @property
     def runners(self) -> list[Runner | None]:
@@ -297,6 +294,15 @@ class App:
         """Whether all listeners run, and how each does."""
         found = [self._health_of(one) for one in self.listeners]
         return Health(bool(found) and all(one.state == "running" for one in found), found)
+
+    def _rows(self) -> list[Row]:
+        found = []
+        for one in self.listeners:
+            waiting, running = (0, 0)
+            if one.runner is not None:
+                waiting, running = one.runner.schedule.records, one.runner.schedule.running
+            found.append(Row(one.spec.name, one.counters, waiting, running, one.state == "running"))
+        return found
 
     def _health_of(self, one: Listening) -> ListenerHealth:
         runner = one.runner
