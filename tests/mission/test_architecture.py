@@ -2,10 +2,55 @@
 
 import json
 import re
+from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 from headrace.testing.cluster import TestCluster
 from tests.cluster.command_line import headrace
+from tests.mission.conftest import SETTINGS
+
+
+class TestControllerBroker:
+    def test_partitions_are_kept_even_when_a_broker_is_added_lost_and_drained(self, tmp_path: Path) -> None:
+        settings = {
+            **SETTINGS, "auto.balance": "true", "auto.balance.lost.broker.ms": "1000", "auto.balance.moves.max": "100",
+        }  # fmt: skip
+        with TestCluster(3, folder=tmp_path / "c", settings=settings) as cluster:
+            cluster.create_topic("even", 8, 2)
+            cluster.add_broker()
+            cluster.start(4)
+            wait_even(cluster, {1, 2, 3, 4})
+            cluster.kill(4)
+            wait_even(cluster, {1, 2, 3})
+            cluster.start(4)
+            headrace("cluster", "drain", "3", "--yes", "-b", cluster.bootstrap)
+            wait_even(cluster, {1, 2, 4})
+
+    def test_a_preferred_leader_leads_again_soon_after_it_is_in_sync(self, tmp_path: Path) -> None:
+        with TestCluster(3, folder=tmp_path / "c", settings=SETTINGS) as cluster:
+            cluster.create_topic("preferred", assignments={0: [2, 3]})
+            cluster.kill(2)
+            assert cluster.leader_of("preferred", other_than=2) == 3
+            cluster.start(2)
+            cluster.wait_in_sync("preferred")
+            cluster.wait("the preferred leader is back", lambda: cluster.partition("preferred").leader == 2)
+
+
+def wait_even(cluster: TestCluster, nodes: set[int]) -> None:
+    """Until exactly these brokers hold replicas, equally many and leading equally many, and nothing moves."""
+
+    def look() -> bool:
+        parts = list(cluster.topic("even").partitions.values())
+        held = Counter(node for p in parts for node in p.replicas)
+        leads = Counter(p.replicas[0] for p in parts)
+        return (
+            set(held) == nodes
+            and all(len(p.replicas) == len(p.isr) == 2 and p.leader == p.replicas[0] for p in parts)
+            and all(max(n.values()) - min(n.values()) <= 1 and set(n) == nodes for n in (held, leads))
+        )
+
+    cluster.wait(f"even over {sorted(nodes)}", look)
 
 
 class TestPartitionAssignment:

@@ -5,7 +5,8 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,18 @@ import typer
 
 from headrace.cli.dump.report import counted
 from headrace.cli.output import BOOTSTRAP, JSON, YES, print_json, with_admin
-from headrace.client.admin import reassignment_plans
-from headrace.client.admin.admin import Admin
+from headrace.client.admin.admin import Admin, Resource
 from headrace.client.admin.operations import Move, Operations, TopicPartition
 from headrace.client.errors import ClientError, RequestFailed
-from headrace.errors import Err
+from headrace.errors import Err, KafkaError
+from headrace.metadata.balance import plans
 from headrace.terminal import console, print_table, size_text
 
 Replicas = tuple[int, ...]
 Changes = dict[TopicPartition, Replicas]
 
 POLL_S = 0.5
+DRAINED = "auto.balance.drained.brokers"
 SHOWN_MAX = 40
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)[bB]?(?:/s)?")
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
@@ -56,6 +58,8 @@ class Request(msgspec.Struct):
     throttle: int | None
     save: Path | None
     as_json: bool
+    drained: tuple[int, ...] = ()
+    """Brokers that `auto.balance` must not fill again."""
     elect_all: bool = False
     """Have every preferred replica lead at the end, and not only those of partitions that have moved."""
 
@@ -94,7 +98,7 @@ def reassign(
     def decide(view: View) -> Changes:
         if plan is not None:
             return {at: to for at, to in read_plan(plan).items() if view.placement.get(at) != to}
-        return dict(reassignment_plans.with_replication_factor(view.placement, view.racks, replication_factor))
+        return dict(plans.with_replication_factor(view.placement, view.racks, replication_factor))
 
     request = Request(yes, dry, not no_wait, parse_rate(throttle), save, as_json)
     run_plan(bootstrap, decide, request, topics=topics or [])
@@ -121,9 +125,10 @@ def drain(
             if node not in view.racks and node not in holding:
                 raise ClientError(f"there is no broker {node}; there are {', '.join(map(str, sorted(view.racks)))}")
         staying = {node: rack for node, rack in view.racks.items() if node not in nodes}
-        return dict(reassignment_plans.drain(view.placement, staying, set(nodes)))
+        return dict(plans.drain(view.placement, staying, set(nodes)))
 
-    run_plan(bootstrap, decide, Request(yes, dry, not no_wait, parse_rate(throttle), save, as_json))
+    request = Request(yes, dry, not no_wait, parse_rate(throttle), save, as_json, drained=tuple(nodes))
+    run_plan(bootstrap, decide, request)
 
 
 def balance(
@@ -142,7 +147,7 @@ def balance(
     """
 
     def decide(view: View) -> Changes:
-        return dict(reassignment_plans.balance(view.placement, view.racks))
+        return dict(plans.balance(view.placement, view.racks, view.sizes))
 
     request = Request(yes, dry, not no_wait, parse_rate(throttle), save, as_json, elect_all=True)
     run_plan(bootstrap, decide, request, topics=topics or [])
@@ -236,7 +241,10 @@ def run_plan(
 ) -> None:
     """Look, plan, show, ask, move, watch."""
     view = with_admin(bootstrap, lambda admin: view_of(Operations(admin), topics or []))
-    changes = decide(view)
+    try:
+        changes = decide(view)
+    except KafkaError as error:
+        raise ClientError(error.message or str(error)) from None
     if request.save is not None:
         request.save.write_text(json.dumps(plan_document(changes)) + "\n")
     if not changes:
@@ -253,10 +261,21 @@ def run_plan(
     if not request.yes and not request.as_json and not typer.confirm("Go on?"):
         raise typer.Exit(1)
 
-    def work(admin: Admin) -> Any:
-        return carry_out(Operations(admin), view, changes, request)
+    async def work(admin: Admin) -> None:
+        if request.drained:
+            await keep_empty(admin, min(view.racks), request.drained)
+        await carry_out(Operations(admin), view, changes, request)
 
     with_admin(bootstrap, work)
+
+
+async def keep_empty(admin: Admin, asked: int, nodes: Sequence[int]) -> None:
+    """Tell `auto.balance`, if it is on, that these brokers are to stay empty."""
+    options = {entry.name: entry.value or "" for entry in await admin.describe_configs(Resource.BROKER, str(asked))}
+    if options.get("auto.balance") == "true":
+        known = [node for node in options.get(DRAINED, "").split(",") if node]
+        listed = ",".join(dict.fromkeys([*known, *map(str, nodes)]))
+        await admin.alter_configs(Resource.BROKER, "", set={DRAINED: listed})
 
 
 def copies_of(view: View, changes: Changes) -> dict[TopicPartition, list[int]]:
@@ -321,8 +340,10 @@ async def elect_preferred(operations: Operations, partitions: list[TopicPartitio
 class Progress:
     """A bar on a terminal, a line now and then elsewhere."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.total = total
+        self._clock = clock
+        self._began: tuple[float, int] | None = None
         self._bar: Any = None
         self._last = -1
         if sys.stdout.isatty():
@@ -338,12 +359,23 @@ class Progress:
             self._task = self._bar.add_task("", total=total)
             self._bar.start()
 
-    def update(self, done: int, copied: int) -> None:
+    def update(self, done: int, copied: int, to_copy: int) -> None:
+        text = f"{size_text(copied)} of {size_text(max(copied, to_copy))} copied{self._left(copied, to_copy)}"
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, description=f"partitions, {size_text(copied)} copied")
+            self._bar.update(self._task, completed=done, description=f"partitions, {text}")
         elif done != self._last:
             self._last = done
-            print(f"{done} of {self.total} partitions, {size_text(copied)} copied", flush=True)
+            print(f"{done} of {self.total} partitions, {text}", flush=True)
+
+    def _left(self, copied: int, to_copy: int) -> str:
+        """How long it takes at the speed so far, once there is one."""
+        now = self._clock()
+        if self._began is None:
+            self._began = now, copied
+        began, before = self._began
+        if copied <= before or copied >= to_copy or now <= began:
+            return ""
+        return f", about {int((to_copy - copied) * (now - began) / (copied - before)) + 1} s left"
 
     def close(self) -> None:
         if self._bar is not None:
@@ -363,9 +395,9 @@ async def watch(
         while True:
             moving = {(move.topic, move.partition) for move in await operations.moves()} & set(changes)
             if show is not None:
-                show.update(
-                    len(changes) - len(moving), await _copied(operations, copies) if moving else _bytes_of(view, copies)
-                )
+                to_copy = _bytes_of(view, copies)
+                copied = await _copied(operations, copies) if moving else to_copy
+                show.update(len(changes) - len(moving), copied, to_copy)
             if not moving:
                 break
             await sleep(POLL_S)

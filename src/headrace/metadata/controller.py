@@ -52,7 +52,7 @@ class Controller:
             min_insync_replicas=config["min.insync.replicas"],
         )
 
-    def _config(self, image: Image) -> BrokerConfig:
+    def config_of(self, image: Image) -> BrokerConfig:
         """As the cluster has changed it while running."""
         cluster = image.config(BROKER_CONFIG, "")
         own = image.config(BROKER_CONFIG, str(self.config.node_id))
@@ -65,7 +65,7 @@ class Controller:
     def create_topics(
         self, image: Image, request: m.CreateTopicsRequest, describable: Allowed = _everything
     ) -> Outcome[m.CreateTopicsResponse]:
-        config = self._config(image)
+        config = self.config_of(image)
         described: dict[tuple[tuple[str, str], ...], list[Any]] = {}
 
         def effective(overrides: Mapping[str, str]) -> list[Any]:
@@ -121,7 +121,7 @@ class Controller:
     def create_partitions(
         self, image: Image, request: m.CreatePartitionsRequest, alterable: Allowed = _everything
     ) -> Outcome[m.CreatePartitionsResponse]:
-        placer = self._config(image)["replica.placement"]
+        placer = self.config_of(image)["replica.placement"]
         return topics.create_partitions(image, request, self.dice, self.policy.disk_space, alterable, placer)
 
     def elect_leaders(self, image: Image, request: m.ElectLeadersRequest) -> Outcome[m.ElectLeadersResponse]:
@@ -153,10 +153,10 @@ class Controller:
     def incremental_alter_configs(
         self, image: Image, request: m.IncrementalAlterConfigsRequest, loggers: configs.Loggers | None = None
     ) -> Outcome[m.IncrementalAlterConfigsResponse]:
-        return configs.incremental_alter_configs(image, request, self._config(image), loggers)
+        return configs.incremental_alter_configs(image, request, self.config_of(image), loggers)
 
     def alter_configs(self, image: Image, request: m.AlterConfigsRequest) -> Outcome[m.AlterConfigsResponse]:
-        return configs.alter_configs(image, request, self._config(image))
+        return configs.alter_configs(image, request, self.config_of(image))
 
     def alter_client_quotas(
         self, image: Image, request: m.AlterClientQuotasRequest, resolvable: Allowed = quotas.is_ip_literal

@@ -105,7 +105,7 @@ class Shown:
     def __init__(self) -> None:
         self.updates: list[object] = []
 
-    def update(self, done: int, copied: int) -> None:
+    def update(self, done: int, copied: int, to_copy: int) -> None:
         self.updates.append((done, copied))
 
     def close(self) -> None:

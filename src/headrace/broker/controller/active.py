@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from headrace.broker.controller.balancer import CHECK_S, Balancer
 from headrace.broker.controller.metrics import ControllerCounters
 from headrace.broker.controller.probe import Presence, probe
 from headrace.broker.controller.refusals import refusal
@@ -40,6 +41,8 @@ PROBES_AT_A_TIME = 64
 LOOK_AGAIN_S = (0.05, 0.2, 0.5, 0.0)
 AGAIN_S = 1.0
 """When what could not be written, since the disk was full, is tried again."""
+PREFERRED_SOON_S = 2.0
+"""How soon a preferred replica that is in sync again leads again."""
 LATE_MS = 250
 """A timer that is later than this tells of a loop that stood still, and with it the heartbeats it should have read."""
 
@@ -86,6 +89,8 @@ class ActiveController:
         self._last_leader = -1
         self._expiry: TimerHandle | None = None
         self._expiry_due_ms = 0
+        self._balancer = Balancer(core.policy.disk_space, core.config_of)
+        self._preferred_soon_s = PREFERRED_SOON_S
         self._intervals_s: dict[Chore, float] = {}
         self._chores: dict[Chore, TimerHandle] = {}
         """When each has its next turn."""
@@ -147,6 +152,8 @@ class ActiveController:
                 " (offline before: ISR %s)",
                 lossy.leader, topic.name, lossy.partition_id, list(topic.partitions[lossy.partition_id].isr),
             )  # fmt: skip
+        if any(_in_sync_again(image, record) for record, _ in records):
+            self._balance_soon()
         if any(isinstance(record, m.ConfigRecord) and record.name == UNCLEAN for record, _ in records):
             self._loop.call_soon(self._run_chore, self._elect_leaderless)
 
@@ -172,6 +179,7 @@ class ActiveController:
         unfenced = {broker.id: broker.epoch for broker in image.brokers.values() if not broker.fenced}
         self._sessions.restart(unfenced, now_ms, silent_ms)
         self.core.policy.disk_space.forget()
+        self._balancer.restart()
         self._connections.clear()
         self._suspected.clear()
         logger.log(self._level, "node %d is the active controller in epoch %d", self.quorum.node_id, leader_epoch)
@@ -360,7 +368,11 @@ class ActiveController:
 
     def _start_chores(self) -> None:
         config = self._config
-        self._intervals_s = {self._elect_leaderless: config["unclean.leader.election.interval.ms"] / 1000}
+        self._preferred_soon_s = PREFERRED_SOON_S
+        self._intervals_s = {
+            self._elect_leaderless: config["unclean.leader.election.interval.ms"] / 1000,
+            self._move_replicas: CHECK_S,
+        }
         if config["auto.leader.rebalance.enable"]:
             self._intervals_s[self._balance] = config["leader.imbalance.check.interval.seconds"]
         for chore, interval_s in self._intervals_s.items():
@@ -373,6 +385,8 @@ class ActiveController:
         self._chores[chore] = self._loop.call_later(delay_s, self._due, chore)
 
     def _due(self, chore: Chore) -> None:
+        if chore == self._balance:
+            self._preferred_soon_s = PREFERRED_SOON_S
         self._schedule(chore, self._intervals_s[chore])
         self._run_chore(chore)
 
@@ -392,6 +406,33 @@ class ActiveController:
         if self._active:
             self._tasks.spawn(run())
 
+    def _balance_soon(self) -> None:
+        """A preferred replica is in sync again, and should not wait for minutes until it leads.
+
+        All that are back at about the same time are elected together. Each time takes twice as long as the one before,
+        until the regular interval has passed: a broker that comes and goes does not take leaders back and forth.
+        """
+        turn = self._chores.get(self._balance)
+        delay_s = self._preferred_soon_s
+        if turn is None or turn.when() <= self._loop.time() + delay_s or delay_s >= self._intervals_s[self._balance]:
+            return
+        self._preferred_soon_s = 2 * delay_s
+        turn.cancel()
+        self._chores[self._balance] = self._loop.call_later(delay_s, self._balance_early)
+
+    def _balance_early(self) -> None:
+        self._schedule(self._balance, self._intervals_s[self._balance])
+        self._run_chore(self._balance)
+
+    async def _move_replicas(self) -> None:
+        """With `auto.balance`, partitions are kept whole and even as brokers come and go."""
+        now_ms = self._clock.monotonic_ms()
+        request = self._balancer.request(self.quorum.tip, now_ms)
+        if request is not None:
+            await self.decide(lambda image: self.core.alter_reassignments(image, request))
+        elif self._balancer.has_just_rested:
+            await self._balance()
+
     async def _balance(self) -> None:
         """Leadership goes back to preferred replicas, so that brokers share the work as placement meant it."""
         while await self._elect(lambda image: self.core.balance_leaders(image, ELECTIONS_AT_A_TIME)):
@@ -408,6 +449,19 @@ class ActiveController:
         if count:
             logger.info("%d partitions have new leaders", count)
         return count >= ELECTIONS_AT_A_TIME
+
+
+def _in_sync_again(image: Image, record: Any) -> bool:
+    """Whether a record puts a preferred replica that does not lead back in sync, or prefers another that is."""
+    if not isinstance(record, m.PartitionChangeRecord) or not (record.isr or record.replicas):
+        return False
+    partition = image.partition(record.topic_id, record.partition_id)
+    if partition is None or not partition.replicas:
+        return False
+    preferred = (record.replicas or partition.replicas)[0]
+    leader = partition.leader if record.leader < 0 else record.leader
+    new = preferred not in partition.isr or preferred != partition.replicas[0]
+    return new and leader != preferred and preferred in (record.isr or partition.isr)
 
 
 def _counted(records: list[Record]) -> Outcome[int]:

@@ -43,7 +43,7 @@ class Partition:
         "_after_max_ms", "_append_bytes_max", "_before_max_ms", "_durable_acks", "_flush_messages", "_flushes",
         "_high_watermark", "_log_append_time", "_unflushed", "_writeback_segment", "_written_back", "ack_waiters",
         "bytes_in", "copying", "environment", "failed", "fetch_waiters", "follower_throttled", "full", "incomplete",
-        "index", "leader", "leader_epoch", "leader_id", "leader_throttled", "log", "messages_in", "plain",
+        "index", "joining", "leader", "leader_epoch", "leader_id", "leader_throttled", "log", "messages_in", "plain",
         "start_waiters", "topic", "topic_id", "unflushed_since_ms", "watchers",
     )  # fmt: skip
 
@@ -61,6 +61,8 @@ class Partition:
         """Its log dir has no room for its records."""
         self.incomplete = False
         """Begun anew after it had records, and perhaps still counted on for them: it must not lead."""
+        self.joining = False
+        """Being copied here as part of a move."""
         self.copying: Copying | None = None
         """While another node leads: what fetches from it."""
         self._high_watermark = log.log_start_offset

@@ -401,9 +401,19 @@ class LeaderFetcher:
         self._undecided = {copy: None for copy in self._undecided if copy.is_current and copy.partition.ack_waiters}
         return IMPATIENT_MS if self._undecided else self._limits.wait_ms
 
-    def _throttled_ms(self, now_ms: int) -> int:
-        rate = self._config["follower.replication.throttled.rate"]
-        return self._throttle.wait_ms(rate, now_ms)
+    def _rate_of(self, partition: Partition) -> int:
+        """How many bytes per second may be copied of what a partition lacks; 0: as many as come."""
+        if partition.follower_throttled:
+            rate: int = self._config["follower.replication.throttled.rate"]
+        elif partition.joining and self._config["auto.balance"]:
+            rate = self._config["auto.balance.max.bytes.per.second"]
+        else:
+            return 0
+        return rate
+
+    def _throttled_ms(self, partition: Partition, now_ms: int) -> int:
+        rate = self._rate_of(partition)
+        return self._throttle.wait_ms(rate, now_ms) if rate else 0
 
     def _named_topics(self) -> dict[bytes, list[CopiedPartition]]:
         """What to name now: new in the session, or at another offset."""
@@ -415,7 +425,7 @@ class LeaderFetcher:
             if partition.full:
                 self._delay(copy, FULL_MS)
                 continue
-            if partition.follower_throttled and copy.behind and (wait_ms := self._throttled_ms(now_ms)):
+            if copy.behind and (wait_ms := self._throttled_ms(partition, now_ms)):
                 self._delay(copy, min(wait_ms, THROTTLED_MS_MAX))
                 continue
             if not copy.since:
@@ -520,8 +530,7 @@ class LeaderFetcher:
                     self._named[copy] = None
                 elif copy not in self._named and copy not in self._unsynced:
                     self._delay(copy)  # nothing in it was of use, and would be the next time
-                if partition.follower_throttled:
-                    rate = self._config["follower.replication.throttled.rate"]
+                if (partition.follower_throttled or partition.joining) and (rate := self._rate_of(partition)):
                     now_ms = self._runtime.clock.monotonic_ms()
                     self._throttle.take(len(records), rate, now_ms)
             copy.behind = high_watermark > log.end_offset

@@ -266,6 +266,7 @@ class ReplicaManager:
         return True
 
     def _follow(self, partition: Partition, assigned: Assignment) -> None:
+        partition.joining = self._node_id in assigned.adding
         if self._node_id not in (*assigned.isr, *assigned.elr) and len(assigned.replicas) > 1:
             partition.incomplete = False  # nobody counts on it any more
         if assigned.leader != NO_LEADER and not partition.incomplete and not partition.log.holes:

@@ -34,11 +34,6 @@ if TYPE_CHECKING:
         Quorum as Quorum,
         QuorumReplica as QuorumReplica,
     )
-    from headrace.client.admin.reassignment_plans import (
-        balance as balance,
-        drain as drain,
-        with_replication_factor as with_replication_factor,
-    )
     from headrace.client.admin.transactions import (
         ListedTransaction as ListedTransaction,
         OpenTransaction as OpenTransaction,
@@ -65,7 +60,6 @@ else:
             "disk_space": ["DiskSpace", "Fill", "disk_space_of"],
             "groups": ["Committed", "Group", "Groups", "Lag", "ListedGroup", "TopicPartition"],
             "operations": ["ClusterBroker", "Move", "Operations", "Quorum", "QuorumReplica"],
-            "reassignment_plans": ["balance", "drain", "with_replication_factor"],
             "transactions": ["ListedTransaction", "OpenTransaction", "Transaction", "Transactions"],
         },
     )

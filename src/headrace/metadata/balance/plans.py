@@ -7,7 +7,7 @@ no data.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from headrace.client.errors import ClientError
+from headrace.errors import Err, KafkaError
 
 TopicPartition = tuple[str, int]
 Replicas = tuple[int, ...]
@@ -15,13 +15,22 @@ Placement = Mapping[TopicPartition, Sequence[int]]
 Racks = Mapping[int, str | None]
 """The brokers that may hold replicas, with their racks."""
 
+Sizes = Mapping[TopicPartition, int]
+"""Bytes of a partition, as far as they are known."""
+
 LEADER_PASSES = 8
 
 
-class _Plan:
+def impossible(why: str) -> KafkaError:
+    """No placement is as asked for."""
+    return KafkaError(Err.INVALID_REPLICA_ASSIGNMENT, why)
+
+
+class Plan:
     """The placement as planned so far, and how much each broker holds by it."""
 
-    def __init__(self, placement: Placement, racks: Racks) -> None:
+    def __init__(self, placement: Placement, racks: Racks, sizes: Sizes | None = None) -> None:
+        self.sizes = sizes or {}
         self.before = {at: tuple(replicas) for at, replicas in placement.items()}
         self.replicas = dict(self.before)
         self.racks = racks
@@ -37,6 +46,9 @@ class _Plan:
             self.held[node][at] = None
         self.replicas[at] = replicas
 
+    def bytes_of(self, node: int) -> int:
+        return sum(self.sizes.get(at, 0) for at in self.held[node])
+
     def crowded(self, replicas: Iterable[int], node: int) -> bool:
         """Whether `node` shares its rack with one of `replicas`. Brokers without a rack share none."""
         rack = self.racks.get(node)
@@ -47,7 +59,7 @@ class _Plan:
         free = [node for node in candidates if node not in others]
         if not free:
             topic, index = at
-            raise ClientError(
+            raise impossible(
                 f"{topic}-{index} has {len(others) + 1} replicas and there are not as many other brokers to hold them"
             )
         return min(free, key=lambda node: (self.crowded(others, node), len(self.held[node]), node))
@@ -58,7 +70,7 @@ class _Plan:
 
 def drain(placement: Placement, racks: Racks, leaving: Collection[int]) -> dict[TopicPartition, Replicas]:
     """Move every replica off the brokers `leaving`; each takes the place, and the lead, of the one it replaces."""
-    plan = _Plan(placement, racks)
+    plan = Plan(placement, racks)
     staying = [node for node in racks if node not in leaving]
     for at, replicas in sorted(plan.before.items()):
         for node in replicas:
@@ -71,40 +83,76 @@ def drain(placement: Placement, racks: Racks, leaving: Collection[int]) -> dict[
     return plan.changes()
 
 
-def balance(placement: Placement, racks: Racks) -> dict[TopicPartition, Replicas]:
-    """Even out how many replicas, and preferred leaders, the brokers have: for brokers that were added, mostly."""
-    plan = _Plan(placement, racks)
-    while True:
-        by_load = sorted(racks, key=lambda node: (len(plan.held[node]), node))
-        if not any(_move_one(plan, giver, taker) for giver in reversed(by_load) for taker in by_load):
-            break
-    _spread_leaders(plan, only=plan.replicas)
+def balance(
+    placement: Placement, racks: Racks, sizes: Sizes | None = None, *, moves_max: int | None = None
+) -> dict[TopicPartition, Replicas]:
+    """Even out how many replicas, and preferred leaders, the brokers have: for brokers that were added, mostly.
+
+    Replicas that share a rack while another has none are moved first. With `moves_max` only so many replicas move;
+    asking again with the result goes on from there. Leaders are spread once no replica has to move.
+    """
+    plan = Plan(placement, racks, sizes)
+    left = sum(map(len, plan.before.values())) if moves_max is None else moves_max
+    for at in sorted(plan.before):
+        while left and _spread_racks(plan, at):
+            left -= 1
+    while left and _even_out(plan):
+        left -= 1
+    if left:
+        _spread_leaders(plan, only=plan.replicas)
     return plan.changes()
 
 
-def _move_one(plan: _Plan, giver: int, taker: int) -> bool:
-    """Move one replica if that makes the two more equal and no rack more crowded."""
+def _spread_racks(plan: Plan, at: TopicPartition) -> bool:
+    """Move one replica out of a rack that has another of its partition, if there is a rack with none."""
+    replicas = plan.replicas[at]
+    reached = {plan.racks.get(node) for node in replicas}
+    free = [node for node, rack in plan.racks.items() if rack is not None and rack not in reached]
+    crowded = [node for node in replicas if node in plan.racks and plan.crowded(replicas, node)]
+    if not free or not crowded:
+        return False
+    giver = max(crowded, key=lambda node: (len(plan.held[node]), node))
+    taker = min(free, key=lambda node: (len(plan.held[node]), node))
+    plan.set(at, tuple(taker if node == giver else node for node in replicas))
+    return True
+
+
+def _even_out(plan: Plan) -> bool:
+    by_load = sorted(plan.racks, key=lambda node: (len(plan.held[node]), node))
+    return any(_move_one(plan, giver, taker) for giver in reversed(by_load) for taker in by_load)
+
+
+def _move_one(plan: Plan, giver: int, taker: int) -> bool:
+    """Move one replica if that makes the two more equal and no rack more crowded.
+
+    Every such move makes the sum of the squares of all brokers' numbers smaller, so no sequence of them ends where it
+    began: nothing is moved back and forth.
+    """
     if len(plan.held[giver]) - len(plan.held[taker]) < 2:
         return False
-    for at in plan.held[giver]:
-        replicas = plan.replicas[at]
-        if taker in replicas:
-            continue
-        others = tuple(node for node in replicas if node != giver)
-        if plan.crowded(others, taker) and not plan.crowded(others, giver):
-            continue
-        plan.set(at, tuple(taker if node == giver else node for node in replicas))
-        return True
-    return False
+    movable = [at for at in plan.held[giver] if _may_move(plan, at, giver, taker)]
+    if not movable:
+        return False
+    # Of those that may go, the one that leaves the two most alike in bytes.
+    gap = plan.bytes_of(giver) - plan.bytes_of(taker) if plan.sizes else 0
+    at = min(movable, key=lambda at: abs(gap - 2 * plan.sizes.get(at, 0)))
+    plan.set(at, tuple(taker if node == giver else node for node in plan.replicas[at]))
+    return True
+
+
+def _may_move(plan: Plan, at: TopicPartition, giver: int, taker: int) -> bool:
+    replicas = plan.replicas[at]
+    others = tuple(node for node in replicas if node != giver)
+    return taker not in replicas and (not plan.crowded(others, taker) or plan.crowded(others, giver))
 
 
 def with_replication_factor(placement: Placement, racks: Racks, factor: int) -> dict[TopicPartition, Replicas]:
     """Add or take away replicas until each partition has `factor`; the preferred leader stays."""
     if factor < 1:
-        raise ClientError(f"a replication factor of {factor} would keep nothing")
+        raise impossible(f"a replication factor of {factor} would keep nothing")
     if factor > len(racks):
-        raise ClientError(f"a replication factor of {factor} needs as many brokers, and there are {len(racks)}")
-    plan = _Plan(placement, racks)
+        raise impossible(f"a replication factor of {factor} needs as many brokers, and there are {len(racks)}")
+    plan = Plan(placement, racks)
     for at in sorted(plan.before):
         while len(plan.replicas[at]) < factor:
             now = plan.replicas[at]
@@ -117,7 +165,7 @@ def with_replication_factor(placement: Placement, racks: Racks, factor: int) -> 
     return plan.changes()
 
 
-def _spread_leaders(plan: _Plan, only: Collection[TopicPartition]) -> None:
+def _spread_leaders(plan: Plan, only: Collection[TopicPartition]) -> None:
     """Reorder replicas of `only` so that preferred leaders are as even as the placement allows."""
     leads: dict[int, int] = dict.fromkeys(plan.held, 0)
     for replicas in plan.replicas.values():
@@ -132,7 +180,7 @@ def _spread_leaders(plan: _Plan, only: Collection[TopicPartition]) -> None:
             _prefer(plan, leads, at, to)
 
 
-def _hand_over(plan: _Plan, leads: dict[int, int], at: TopicPartition) -> bool:
+def _hand_over(plan: Plan, leads: dict[int, int], at: TopicPartition) -> bool:
     """Give a partition's lead to the one of its replicas that leads least, if that evens them out."""
     replicas = plan.replicas[at]
     best = min(replicas, key=lambda node: leads[node])
@@ -142,7 +190,7 @@ def _hand_over(plan: _Plan, leads: dict[int, int], at: TopicPartition) -> bool:
     return True
 
 
-def _prefer(plan: _Plan, leads: dict[int, int], at: TopicPartition, node: int) -> None:
+def _prefer(plan: Plan, leads: dict[int, int], at: TopicPartition, node: int) -> None:
     replicas = plan.replicas[at]
     leads[replicas[0]] -= 1
     leads[node] += 1
@@ -150,7 +198,7 @@ def _prefer(plan: _Plan, leads: dict[int, int], at: TopicPartition, node: int) -
 
 
 def _chain(
-    plan: _Plan, leads: Mapping[int, int], partitions: Sequence[TopicPartition]
+    plan: Plan, leads: Mapping[int, int], partitions: Sequence[TopicPartition]
 ) -> list[tuple[TopicPartition, int]]:
     """Partitions, each with its next leader, that bring a lead from a broker to one with at least two less."""
     led: dict[int, list[TopicPartition]] = {}

@@ -1,0 +1,192 @@
+"""What the controller moves by itself while brokers come and go at random."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from headrace.metadata.balance.auto import Standing, next_moves
+from headrace.metadata.balance.plans import Replicas, TopicPartition
+from headrace.metadata.image import Image, Partition
+from headrace.protocol import messages as m
+from tests.unit.metadata.paper_cluster import Cluster
+
+NOBODY = Standing((), (), ())
+MOVES_MAX = 3
+
+
+class World(Cluster):
+    """A cluster on paper whose followers catch up when told, and with a note of every copy that was begun."""
+
+    def __init__(self, brokers: int, partitions: int, factor: int) -> None:
+        super().__init__(brokers)
+        row = m.CreateTopicsRequest.CreatableTopic(name="t", num_partitions=partitions, replication_factor=factor)
+        self.do(self.controller.create_topics(self.image, m.CreateTopicsRequest(topics=[row])))
+        self.factor = factor
+        self.lost: set[int] = set()
+        self.copied: list[tuple[TopicPartition, int]] = []
+
+    @property
+    def partitions(self) -> dict[int, Partition]:
+        topic = self.image.topic_named("t")
+        assert topic is not None
+        return dict(topic.partitions.items())
+
+    def turn(self, standing: Standing | None = None) -> dict[TopicPartition, Replicas]:
+        """What the controller does at one look."""
+        standing = standing or Standing(self.lost, (), ())
+        moves = next_moves(self.image, standing, MOVES_MAX)
+        kind = m.AlterPartitionReassignmentsRequest
+        rows = [kind.ReassignablePartition(partition_index=n, replicas=list(to)) for (_, n), to in moves.items()]
+        for (name, n), to in moves.items():
+            assert len(set(to)) == len(to) == self.factor
+            self.copied += [((name, n), node) for node in to if node not in self.partitions[n].replicas]
+        request = kind(topics=[kind.ReassignableTopic(name="t", partitions=rows)])
+        answer = self.do(self.controller.alter_reassignments(self.image, request))
+        assert all(p.error_code == 0 for topic in answer.responses for p in topic.partitions)
+        return moves
+
+    def catch_up(self, dice: Random) -> None:
+        """Some followers that are up are found to be in sync."""
+        for number, partition in self.partitions.items():
+            alive = [b for b in partition.replicas if self.image.brokers[b].active]
+            if partition.leader < 0 or dice.random() < 0.3 or set(alive) <= set(partition.isr):
+                continue
+            kind = m.AlterPartitionRequest
+            row = kind.PartitionData(
+                partition_index=number,
+                leader_epoch=partition.leader_epoch,
+                partition_epoch=partition.partition_epoch,
+                new_isr_with_epochs=[
+                    kind.BrokerState(broker_id=b, broker_epoch=self.image.brokers[b].epoch) for b in alive
+                ],
+            )
+            topic = self.image.topic_named("t")
+            assert topic is not None
+            leader = self.image.brokers[partition.leader]
+            request = kind(
+                broker_id=leader.id,
+                broker_epoch=leader.epoch,
+                topics=[kind.TopicData(topic_id=topic.id, partitions=[row])],
+            )
+            self.do(self.controller.alter_partition(self.image, request, 3))
+
+    def settle(self, dice: Random, limit: int = 400) -> None:
+        """Until nothing moves any more."""
+        for _ in range(limit):
+            if not self.turn() and not self.image.reassigning:
+                return
+            self.catch_up(dice)
+        raise AssertionError(f"still moving: {dict(self.image.reassigning)}")
+
+    def check_even(self) -> None:
+        up = [b.id for b in self.image.brokers.values() if b.active]
+        for counts in (
+            Counter(b for p in self.partitions.values() for b in p.replicas),
+            Counter(p.replicas[0] for p in self.partitions.values()),
+        ):
+            assert max(counts[b] for b in up) - min(counts[b] for b in up) <= 1, counts
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_brokers_come_and_go_at_random_and_it_converges_without_moving_back_and_forth(seed: int) -> None:
+    dice = Random(seed)
+    world = World(4, 12, 3)
+    for _ in range(30):
+        nodes = list(world.image.brokers)
+        match dice.choice(("lose", "lose for long", "return", "add", "nothing")):
+            case "lose":
+                away = [b for b in nodes if world.image.brokers[b].fenced]
+                if len(nodes) - len(away) > 3:
+                    world.commit(
+                        world.controller.fence_broker(world.image, dice.choice(sorted(set(nodes) - set(away))))
+                    )
+            case "lose for long":
+                world.lost |= {b for b in nodes if world.image.brokers[b].fenced}
+            case "return":
+                for node in [b for b in nodes if world.image.brokers[b].fenced]:
+                    world.commit(world.controller.unfence_broker(world.image, node))
+                    world.lost.discard(node)
+            case "add" if len(nodes) < 7:
+                world.register(len(nodes) + 1)
+                world.commit(world.controller.unfence_broker(world.image, len(nodes) + 1))
+        world.turn()
+        assert len(world.image.reassigning) <= MOVES_MAX + len(world.lost) * 12
+        world.catch_up(dice)
+        for number, partition in world.partitions.items():
+            assert len(set(partition.replicas) - set(partition.removing)) == 3, f"{number} has lost a replica"
+    for node in [b.id for b in world.image.brokers.values() if b.fenced]:
+        world.commit(world.controller.unfence_broker(world.image, node))
+    world.lost.clear()
+    world.settle(dice)
+    # What was under way when the last broker came back may still end; from here on nothing is copied to where it was.
+    world.copied.clear()
+    world.settle(dice)
+    assert world.copied == [] and all(len(p.replicas) == 3 for p in world.partitions.values())
+    world.check_even()
+
+
+def test_a_broker_that_was_added_gets_its_share_and_nothing_is_copied_twice() -> None:
+    world, dice = World(3, 12, 2), Random(1)
+    world.register(4)
+    world.commit(world.controller.unfence_broker(world.image, 4))
+    world.settle(dice)
+    world.check_even()
+    assert len(world.copied) == 6 and {node for _, node in world.copied} == {4}, (
+        "no more than its share, and only there"
+    )
+
+
+def test_a_restart_moves_nothing_and_a_loss_that_lasts_does() -> None:
+    world = World(4, 8, 2)
+    world.commit(world.controller.fence_broker(world.image, 2))
+    assert world.turn() == {}
+    world.lost = {2}
+    world.settle(Random(2))
+    assert all(2 not in p.replicas and len(p.isr) == 2 for p in world.partitions.values())
+
+
+def test_a_move_to_a_broker_that_is_lost_goes_elsewhere() -> None:
+    world = World(3, 6, 2)
+    for node in (4, 5):
+        world.register(node)
+        world.commit(world.controller.unfence_broker(world.image, node))
+    first = world.turn()
+    target = next(node for to in first.values() for node in to if node > 3)
+    world.commit(world.controller.fence_broker(world.image, target))
+    world.lost = {target}
+    world.settle(Random(3))
+    assert all(target not in p.replicas and len(p.isr) == 2 for p in world.partitions.values())
+
+
+def test_drained_brokers_are_emptied_and_stay_empty() -> None:
+    world, dice = World(4, 8, 2), Random(4)
+    standing = Standing((), {3}, ())
+    for _ in range(40):
+        world.turn(standing)
+        world.catch_up(dice)
+    assert all(3 not in p.replicas for p in world.partitions.values())
+    assert world.turn(standing) == {} and not world.image.reassigning
+
+
+def test_a_full_broker_gives_one_replica_at_a_time_and_gets_none() -> None:
+    world, dice = World(4, 8, 2), Random(5)
+    full = Standing((), (), {1})
+    held = sum(1 in p.replicas for p in world.partitions.values())
+    (moved,) = world.turn(full).values()
+    assert 1 not in moved
+    assert world.turn(full) == {}, "the next one when that one is done"
+    while world.image.reassigning:
+        world.catch_up(dice)
+    assert sum(1 in p.replicas for p in world.partitions.values()) == held - 1
+
+
+def test_too_few_brokers_for_the_replication_factor_move_nothing() -> None:
+    world = World(3, 6, 3)
+    world.commit(world.controller.fence_broker(world.image, 3))
+    world.lost = {3}
+    assert world.turn() == {}
+
+
+def test_nothing_is_known_of_an_empty_cluster() -> None:
+    assert next_moves(Image(), NOBODY, MOVES_MAX) == {}
