@@ -11,11 +11,16 @@ from headrace.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from headrace.client.admin.admin import Admin as Admin
-    from headrace.client.api.consumer import Consumer as Consumer
+    from headrace.client.api.consumer import Consumer as Consumer, RecordUnreadable as RecordUnreadable
     from headrace.client.api.options import OptionRefused as OptionRefused
     from headrace.client.api.producer import Producer as Producer
     from headrace.client.api.serializers import Json as Json, SerializationFailed as SerializationFailed, Str as Str
-    from headrace.client.api.types import Batch as Batch, Record as Record, TopicPartition as TopicPartition
+    from headrace.client.api.types import (
+        Batch as Batch,
+        PartitionLag as PartitionLag,
+        Record as Record,
+        TopicPartition as TopicPartition,
+    )
     from headrace.client.errors import (
         BrokerUnreachable as BrokerUnreachable,
         ClientError as ClientError,
@@ -39,11 +44,11 @@ else:
         __name__,
         {
             "client.admin.admin": ["Admin"],
-            "client.api.consumer": ["Consumer"],
+            "client.api.consumer": ["Consumer", "RecordUnreadable"],
             "client.api.options": ["OptionRefused"],
             "client.api.producer": ["Producer"],
             "client.api.serializers": ["Json", "SerializationFailed", "Str"],
-            "client.api.types": ["Batch", "Record", "TopicPartition"],
+            "client.api.types": ["Batch", "PartitionLag", "Record", "TopicPartition"],
             "client.errors": ["BrokerUnreachable", "ClientError", "ConnectionLost", "RequestFailed", "RequestTimedOut"],
             "client.produce.deliveries": ["Delivery", "RecordMetadata"],
             "listeners.app": ["App", "Restart"],

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from headrace.client.api.consumer import Consumer as Consumer
+    from headrace.client.api.consumer import Consumer as Consumer, RecordUnreadable as RecordUnreadable
     from headrace.client.api.options import OptionRefused as OptionRefused
     from headrace.client.api.producer import Producer as Producer
     from headrace.client.api.serializers import (
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
         Serializer as Serializer,
         Str as Str,
     )
+    from headrace.client.api.transaction import Transaction as Transaction
     from headrace.client.api.types import (
         Batch as Batch,
+        GroupMetadata as GroupMetadata,
+        PartitionLag as PartitionLag,
         Record as Record,
         TopicPartition as TopicPartition,
     )
@@ -24,10 +27,11 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "consumer": ["Consumer"],
+            "consumer": ["Consumer", "RecordUnreadable"],
             "options": ["OptionRefused"],
             "producer": ["Producer"],
             "serializers": ["Deserializer", "Json", "SerializationFailed", "Serializer", "Str"],
-            "types": ["Batch", "Record", "TopicPartition"],
+            "transaction": ["Transaction"],
+            "types": ["Batch", "GroupMetadata", "PartitionLag", "Record", "TopicPartition"],
         },
     )

@@ -351,6 +351,16 @@ class Consumer:
         """Go on with what is written from now on, of these partitions or of all."""
         return await self._seek_all(LATEST, partitions)
 
+    async def seek_to_committed(self, *partitions: Partition) -> dict[TopicPartition, int]:
+        """Go back to what the group has committed, or to where `auto_offset_reset` says: as after a transaction that
+        was aborted. Of these partitions, or of all."""
+        core = self._running()
+        wanted = self._these(partitions)
+        found = await core._starts(frozenset((topic, index) for topic, index in wanted))
+        for at, offset in found.items():
+            core.seek(at, offset)
+        return {TopicPartition(*at): offset for at, offset in found.items()}
+
     async def _seek_all(self, timestamp: int, partitions: tuple[Partition, ...]) -> dict[TopicPartition, int]:
         core = self._running()
         found: dict[TopicPartition, int] = {}
@@ -437,9 +447,10 @@ class Consumer:
         return list(partitions) or list(self._running().fetcher.places)
 
     def _clustered(self) -> Cluster:
+        """Connections on which no fetch waits for records."""
         self._running()
-        assert self._cluster is not None
-        return self._cluster
+        assert self._line is not None
+        return self._line
 
     def _running(self) -> ConsumerCore:
         if self._core is None:

@@ -19,11 +19,13 @@ from headrace.client.api.options import (
     read_settings,
 )
 from headrace.client.api.serializers import Encode, SerializationFailed, encoder_of, plain_bytes
+from headrace.client.api.transaction import Transaction
 from headrace.client.errors import ClientError, RequestFailed, RequestTimedOut
 from headrace.client.net.cluster import Cluster
 from headrace.client.produce.deliveries import Delivery, OpenBatch, RecordMetadata
 from headrace.client.produce.partitioner import KeyPartitioner, RoundRobin, Sticky
 from headrace.client.produce.producer import IN_FLIGHT_MAX, ProducerCore
+from headrace.client.produce.transactions import ProducerTransactions
 from headrace.errors import Err
 from headrace.records.compression import Codec
 from headrace.records.reader import Headers
@@ -89,8 +91,14 @@ class Producer:
             retry_timeout_s=settings.retry_timeout_ms / 1000,
             security=settings.security,
         )
+        transactions = None
+        if settings.transactional_id is not None:
+            transactions = ProducerTransactions(
+                cluster, settings.transactional_id, timeout_ms=settings.transaction_timeout_ms
+            )
         core = ProducerCore(
             cluster,
+            transactions=transactions,
             acks=self._acks,
             idempotent=self._idempotent,
             retries=settings.retries,
@@ -225,6 +233,14 @@ class Producer:
         """How many partitions a topic has. Raises RequestFailed if there is no such topic."""
         return await self._running().partition_count(topic)
 
+    def transaction(self) -> Transaction:
+        """`async with producer.transaction() as transaction`: what is sent within is seen by readers with
+        read_committed all at once, or never. Needs the option transactional_id."""
+        core = self._running()
+        if core.transactions is None:
+            raise ClientError("transactions need a name that outlives this process: give the producer transactional_id")
+        return Transaction(core, core.transactions)
+
     # -- inside
 
     def _put(
@@ -237,6 +253,8 @@ class Producer:
         timestamp: int | datetime | None,
         partition: int | None,
     ) -> Delivery:
+        if core.transactions is not None:
+            core.transactions.steps.check_open()
         key_bytes = _encode(self._encode_key, topic, key, "key")
         value_bytes = _encode(self._encode_value, topic, value, "value")
         size = (len(key_bytes) if key_bytes is not None else 0) + (len(value_bytes) if value_bytes is not None else 0)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, overload
 
 from headrace.client.consume.records import Record as Record, TopicPartition as TopicPartition
+from headrace.client.produce.transaction_offsets import GroupMetadata as GroupMetadata
 
 
 class Batch(Sequence[Record]):
@@ -49,12 +50,3 @@ class PartitionLag(NamedTuple):
     records: int
     seconds: float | None
     """How old the oldest unread record is. 0 at the end; None when that is not known."""
-
-
-class GroupMetadata(NamedTuple):
-    """What a transaction needs to commit offsets for a consumer: the group fences members that have lost theirs."""
-
-    group: str
-    member_id: str
-    generation: int
-    instance_id: str | None

@@ -400,8 +400,12 @@ class ConsumerCore:
         """
         member = self.membership
         try:
+            handed = self.handed
             if passed:
                 self._pass()
+            elif handed is not None and handed.current is not None:
+                # The one that was worked on is not done with; those before it are.
+                handed.place.passed = max(handed.place.passed, handed.current.offset)
             while self._commits:
                 await asyncio.gather(*self._commits, return_exceptions=True)
             is_in = member is None or (member.failure is None and member.expulsions == self._expulsions)

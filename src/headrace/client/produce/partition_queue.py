@@ -194,6 +194,14 @@ class PartitionQueue:
         if batch.is_retry:
             self.retries -= 1
 
+    def drop_pending(self) -> list[QueuedBatch]:
+        """Give up all that is pending; sequences that were never sent are used again."""
+        dropped, self.pending = [*self.pending], deque()
+        if dropped and not any(batch.attempts for batch in dropped):
+            self.next_sequence = dropped[0].sequence
+        self.retries -= sum(batch.is_retry for batch in dropped)
+        return dropped
+
     def split_first(self) -> int:
         """Halve the batch that the broker finds too large, and return how many bytes more the queue holds for it.
 

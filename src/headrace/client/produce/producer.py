@@ -9,12 +9,9 @@ Works against Apache Kafka as well.
 import asyncio
 import logging
 import random
-from collections import deque
 from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self
-
-import msgspec
 
 from headrace.client.errors import (
     ClientError,
@@ -35,6 +32,7 @@ from headrace.client.net.cluster import (
 from headrace.client.net.connection import Connection
 from headrace.client.produce.deliveries import RECORD_OVERHEAD_MAX, OpenBatch
 from headrace.client.produce.lingering import Lingering
+from headrace.client.produce.outgoing import OutgoingBatch as OutgoingBatch, Sender
 from headrace.client.produce.partition_queue import NO_PRODUCER, PartitionQueue, ProducerId, QueuedBatch, Written
 from headrace.client.produce.request import Taken, find_topic, new_producer_id, produce_request
 from headrace.client.produce.transactions import ProducerTransactions, Severity
@@ -64,27 +62,6 @@ RETRIES_MAX = (1 << 31) - 1
 FAILED_KEPT_MAX = 1000
 ALL = -1
 """acks: every in-sync replica has it."""
-
-
-class OutgoingBatch(msgspec.Struct):
-    """One batch for one partition, whole and writable; producer, sequence and CRC are filled in when it is queued."""
-
-    topic: str
-    partition: int
-    view: memoryview
-    count: int
-
-
-class _Sender:
-    """What waits for one broker, and how many requests it has not answered yet."""
-
-    __slots__ = ("in_flight", "node_id", "ready", "wake")
-
-    def __init__(self, node_id: int) -> None:
-        self.node_id = node_id
-        self.ready: deque[PartitionQueue] = deque()
-        self.in_flight = 0
-        self.wake = asyncio.Event()
 
 
 class ProducerCore:
@@ -133,7 +110,7 @@ class ProducerCore:
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
         self._lingering = Lingering(linger_s, self._be_due)
         self._unfinished: set[OpenBatch] = set()
-        self._senders: dict[int, _Sender] = {}
+        self._senders: dict[int, Sender] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
         self._buffered_bytes = 0
@@ -229,6 +206,24 @@ class ProducerCore:
             if not batch.is_done:
                 await batch.waiter()
 
+    # -- transactions
+
+    async def abandon(self, error: ClientError) -> None:
+        """Send nothing more of what is collected, and wait until all that was sent is answered: an abort is next."""
+        for queue in self._queues.values():
+            if queue.open is not None:
+                self._close_open(queue)
+            for batch in queue.drop_pending():
+                self._resolve(batch, -1, -1, error)
+        await self.settled()
+
+    def renew(self, producer: ProducerId) -> None:
+        """Go on as another producer, or in another epoch; nothing may be on its way."""
+        if producer != self.producer:
+            self.producer = producer
+            for queue in self._queues.values():
+                queue.start_afresh(producer)
+
     # -- collecting
 
     def _new_queue(self, topic: str, partition: int) -> PartitionQueue:
@@ -282,7 +277,7 @@ class ProducerCore:
             return
         sender = self._senders.get(partition.leader)
         if sender is None:
-            sender = self._senders[partition.leader] = _Sender(partition.leader)
+            sender = self._senders[partition.leader] = Sender(partition.leader)
             self._spawn(self._serve(sender))
         queue.waiting = True
         sender.ready.append(queue)
@@ -290,7 +285,7 @@ class ProducerCore:
 
     # -- sending
 
-    async def _serve(self, sender: _Sender) -> None:
+    async def _serve(self, sender: Sender) -> None:
         """One broker's requests, written one after the other: what leaves out of order comes back refused."""
         while True:
             while not sender.ready or sender.in_flight >= self.in_flight_max:
@@ -301,7 +296,7 @@ class ProducerCore:
                 sender.in_flight += 1
                 await self._send(sender, taken)
 
-    def _take(self, sender: _Sender) -> Taken:
+    def _take(self, sender: Sender) -> Taken:
         """At most one batch of each queue that waits, up to the size of a request."""
         taken: Taken = {}
         size_bytes = 0
@@ -324,7 +319,7 @@ class ProducerCore:
             self._offer(queue)
         return taken
 
-    async def _send(self, sender: _Sender, taken: Taken) -> None:
+    async def _send(self, sender: Sender, taken: Taken) -> None:
         try:
             connection = await self.cluster.broker_connection(sender.node_id)
             if self.transactions is not None:
@@ -347,7 +342,7 @@ class ProducerCore:
 
     async def _receive(
         self,
-        sender: _Sender,
+        sender: Sender,
         taken: Taken,
         names: dict[bytes, str],
         connection: Connection,
@@ -378,21 +373,21 @@ class ProducerCore:
             )
         self._moved.set()
 
-    def _unanswered(self, sender: _Sender, taken: Taken) -> None:
+    def _unanswered(self, sender: Sender, taken: Taken) -> None:
         """With acks=0, what was given to the network counts as sent."""
         self._freed(sender)
         for queue, batch in taken.values():
             self._acknowledged(queue, batch, -1, -1)
         self._moved.set()
 
-    def _lost(self, sender: _Sender, taken: Taken, error: ClientError) -> None:
+    def _lost(self, sender: Sender, taken: Taken, error: ClientError) -> None:
         """No answer to a whole request."""
         self._freed(sender)
         for queue, batch in taken.values():
             self._refused(queue, batch, error)
         self._moved.set()
 
-    def _freed(self, sender: _Sender) -> None:
+    def _freed(self, sender: Sender) -> None:
         sender.in_flight -= 1
         sender.wake.set()
 
@@ -425,6 +420,8 @@ class ProducerCore:
     ) -> None:
         """The end of a batch, good or bad: its bytes are no longer held, and whose records they are is told."""
         self._buffered_bytes -= len(batch.view)
+        if error is not None and self.transactions is not None:
+            self.transactions.steps.spoil(error)
         batch.resolve(base_offset, log_append_time_ms, error)
         source = batch.source
         if source is not None and source.is_done:
@@ -436,13 +433,23 @@ class ProducerCore:
         """A batch that was not acknowledged: to be sent again after those before it, or the end."""
         queue.in_flight -= 1
         queue.failed.append(batch)
-        if not may_retry(batch, error, retries=self.retries, may_bump=self.idempotent and self.transactions is None):
+        if not self._may_retry(batch, error):
             error = explained(error, f"produce to {queue.name}", batch)
             if batch.source is None or self._ends_all(error):
                 self._fail(error)
                 return
             batch.refusal = error
         self._recover(queue, error)
+
+    def _may_retry(self, batch: QueuedBatch, error: ClientError) -> bool:
+        transactions = self.transactions
+        return may_retry(
+            batch,
+            error,
+            retries=self.retries,
+            may_bump=self.idempotent and transactions is None,
+            is_version_2=transactions is not None and transactions.steps.is_version_2,
+        )
 
     def _ends_all(self, error: ClientError) -> bool:
         if self.transactions is None:

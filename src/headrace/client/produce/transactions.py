@@ -134,6 +134,15 @@ class TransactionSteps:
             self.step, self.error = Step.ABORTABLE, error
         return severity
 
+    def spoil(self, error: ClientError) -> None:
+        """A record of the open transaction is not written: it may not be committed without it."""
+        if self.step is Step.OPEN:
+            self.step, self.error = Step.ABORTABLE, error
+
+    def check_open(self) -> None:
+        """Raise unless records may be sent."""
+        self._check(Step.OPEN, "send with a transactional id outside of `async with producer.transaction()`")
+
     def _ready(self) -> None:
         self.step, self.error = Step.READY, None
         self.partitions.clear()

@@ -17,7 +17,12 @@ FORGOTTEN = frozenset({Err.UNKNOWN_PRODUCER_ID, Err.INVALID_PRODUCER_ID_MAPPING,
 FENCED = frozenset({Err.INVALID_PRODUCER_EPOCH, Err.PRODUCER_FENCED, Err.CLUSTER_AUTHORIZATION_FAILED})
 
 
-def may_retry(batch: QueuedBatch, error: ClientError, *, retries: int, may_bump: bool) -> bool:
+TRANSACTION_ATTEMPTS = 5
+
+
+def may_retry(
+    batch: QueuedBatch, error: ClientError, *, retries: int, may_bump: bool, is_version_2: bool = False
+) -> bool:
     """Whether a batch is worth sending again, after whatever its error needs to be cured.
 
     Within a transaction the producer's epoch may not be bumped: in another one it would not be in the transaction.
@@ -27,6 +32,10 @@ def may_retry(batch: QueuedBatch, error: ClientError, *, retries: int, may_bump:
             return batch.count > 1
         if error.error in FORGOTTEN:
             return may_bump
+        if error.error is Err.INVALID_TXN_STATE and is_version_2:
+            # The first batch may come while the end of the last transaction is still being written to its partition. It
+            # was refused whole, and joins its transaction when sent again.
+            return batch.attempts <= TRANSACTION_ATTEMPTS
         curable = error.error.retriable or error.error is Err.BROKER_NOT_AVAILABLE
     else:
         curable = isinstance(error, ConnectionLost | RequestTimedOut | BrokerUnreachable)
