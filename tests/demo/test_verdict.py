@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from headrace.client.consume.records import Record
 from headrace.demo.check import check_group, check_rejects, check_windows, committed_files
 from headrace.demo.expected import Expected, Totals
 from headrace.demo.ledger import Book, Ledger, compare
-from headrace.records.batch import Record
 
 RECORDS = [(index % 3, b"key-%d" % index, b"value-%d" % index) for index in range(30)]
 
@@ -100,7 +100,7 @@ def letter(number: int, value: bytes | None = None, offset: bytes | None = None)
         ("headrace.error.partition", b"%d" % partition),
         ("headrace.error.offset", offset or b"%d" % (number // 3)),
     )
-    return Record(0, 0, key, value or sent, headers)
+    return Record("rejects", 0, 0, 0, key, value or sent, headers)
 
 
 BROKEN = Expected({}, [RECORDS[number][1:] for number in (4, 9)])

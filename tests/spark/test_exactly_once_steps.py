@@ -25,6 +25,7 @@ from headrace.spark.sink.exactly_once.decisions import (
     commit_batch,
     transactional_id,
 )
+from headrace.testing.broker import TestBroker
 from tests.committed import committed_records
 
 TASKS = 3
@@ -39,7 +40,15 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 
 async def attempt(
-    cluster: Cluster, topic: str, run: str, partition: int, batch: int = 0, number: int = 0, timeout_ms: int = 60_000
+    cluster: Cluster,
+    topic: str,
+    run: str,
+    partition: int,
+    batch: int = 0,
+    number: int = 0,
+    timeout_ms: int = 60_000,
+    *,
+    two_phase: bool = False,
 ) -> TaskTransaction:
     """What a task does: write, and leave the transaction open."""
     name = transactional_id(topic, run, batch, partition, number)
@@ -51,7 +60,7 @@ async def attempt(
         record = build_batch([Record(0, 1000, None, value)], transactional=True)
         await producer.send([OutgoingBatch(topic, partition % 2, memoryview(bytearray(record)), 1)])
         await producer.flush()
-    assert not transactions.is_two_phase
+    assert transactions.is_two_phase is two_phase
     return TaskTransaction(
         partition, name, transactions.producer.id, transactions.producer.epoch, transactions.steps.is_version_2,
         1, len(value), NOW, timeout_ms,
@@ -214,3 +223,43 @@ def test_a_failed_batch_is_aborted_and_readers_go_on(bootstrap: str) -> None:
             assert await values(bootstrap, topic) == Counter()
 
     asyncio.run(play())
+
+
+def test_with_two_phase_commit_nothing_decided_can_time_out() -> None:
+    topic = "spark-two-phase"
+
+    async def play(bootstrap: str) -> None:
+        async with Admin(bootstrap) as admin:
+            await make(admin, topic)
+            first = [
+                await attempt(admin.cluster, topic, "one", partition, timeout_ms=1, two_phase=True)
+                for partition in range(TASKS)
+            ]
+            lost = await attempt(admin.cluster, topic, "one", 0, number=1, timeout_ms=1, two_phase=True)
+            with pytest.raises(CutOff):
+                await Committer(admin, topic).carry_out(cut(commit_batch(0, "one", first, NOW), 2, 1))
+            # Far longer than the time-out that was asked for.
+            other = ProducerTransactions(admin.cluster, "ordinary", timeout_ms=100)
+            async with ProducerCore(admin.cluster, transactions=other) as producer:
+                other.begin()
+                view = memoryview(bytearray(build_batch([Record(0, 1000, None, b"x")], transactional=True)))
+                await producer.send([OutgoingBatch(topic, 0, view, 1)])
+                await producer.flush()
+            while (await Transactions(admin).describe("ordinary")).state != "CompleteAbort":
+                await asyncio.sleep(0.02)
+            states = {(await Transactions(admin).describe(task.transactional_id)).state for task in first[1:]}
+            assert states == {"Ongoing"}
+            fresh_process()
+            again = [
+                await attempt(admin.cluster, topic, "two", partition, timeout_ms=1, two_phase=True)
+                for partition in range(TASKS)
+            ]
+            await Committer(admin, topic).carry_out(commit_batch(0, "two", again, NOW))
+            assert await values(bootstrap, topic) == everything()
+            decision = await DecisionLog(admin, topic).read()
+            assert decision is not None and (decision.revision, decision.done) == (0, True)
+            assert (await Transactions(admin).describe(lost.transactional_id)).state != "Ongoing"
+
+    settings = {"transaction.two.phase.commit.enable": "true", "transaction.state.log.num.partitions": "2"}
+    with TestBroker(settings=settings) as broker:
+        asyncio.run(play(broker.bootstrap))

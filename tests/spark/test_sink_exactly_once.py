@@ -103,6 +103,13 @@ def test_a_batch_that_runs_again_is_there_once(spark: SparkSession, bootstrap: s
     everything = Counter(int(r.value or b"") for rs in records_of(bootstrap, "again-out").values() for r in rs)
     assert max(everything.values()) == 2, "the batch ran again, and what it wrote was aborted"
     assert open_transactions(bootstrap) == []
+    # Spark's own source reads it in the same two ways.
+    for isolation, rows in (("read_committed", Counter(range(1200))), ("read_uncommitted", everything)):
+        settings = {"kafka.bootstrap.servers": bootstrap, "subscribe": "again-out", "kafka.isolation.level": isolation}
+        found = (
+            spark.read.format("headrace").options(**settings).load().selectExpr("CAST(value AS STRING) AS n").collect()
+        )
+        assert Counter(int(row.n) for row in found) == rows
     # Three batches of two tasks, and one of them again in another run.
     ids = transactional_ids(bootstrap, "headrace-spark/")
     assert len(ids) <= 6, ids

@@ -164,6 +164,7 @@ class Job:
         Path(self._options["table"]).mkdir(exist_ok=True)
         table = self._spark.readStream.schema(TABLE).parquet(self._options["table"])
         writer = self._write(to_records(table), PUBLISH).format("headrace").option("topic", self._options["sales"])
+        writer = writer.option("delivery", "exactly-once")
         return writer.option("kafka.bootstrap.servers", self._options["bootstrap"]).start()
 
 

@@ -63,7 +63,12 @@ KINDS_TOLD = {
 TERMS = (
     ("acknowledged", "The brokers have answered that the event is on the disks of all replicas in sync (acks=all)."),
     ("wait for an acknowledgement", "From sending a batch of events to that answer. While no broker leads, it waits."),
-    ("kill -9", "A broker's process is ended without a chance to write anything. Others take over what it led."),
+    (
+        "kill -9",
+        "A process is ended without a chance to write anything. Other brokers take over what one led; another Spark"
+        " driver goes on from the checkpoints of the one before.",
+    ),
+    ("exactly once", "Nothing missing and nothing doubled, for a reader of committed records, whatever was killed."),
     (
         "recovery",
         "From the kill until events sent after it were acknowledged in every partition that the broker had led.",

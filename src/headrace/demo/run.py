@@ -83,6 +83,7 @@ class Run:
         self._watchers: list[asyncio.Task[None]] = []
         self._feeding: asyncio.Task[None] | None = None
         self._killing = asyncio.Lock()
+        self._killing_spark = asyncio.Lock()
         self._acts: set[asyncio.Task[None]] = set()
 
     async def whole(self) -> list[Check]:
@@ -166,11 +167,11 @@ class Run:
     # -- while it runs
 
     async def play(self) -> None:
-        """Until the time is up; a worker joins and a broker is killed on the way."""
+        """Until the time is up; a worker joins, a broker is killed, and Spark's driver too, on the way."""
         status, limit_s = self.status, self.options.limit_s
         status.phase = "running"
         act_s = limit_s or UNBOUNDED_ACT_S
-        acts = [(act_s / 4, self.hire), (act_s / 2, self.kill_broker)]
+        acts = [(act_s / 4, self.hire), (act_s / 2, self.kill_broker), (act_s * 3 / 4, self.kill_spark)]
         while limit_s is None or status.elapsed_s < limit_s:
             self._check()
             while acts and status.elapsed_s >= acts[0][0]:
@@ -214,6 +215,21 @@ class Run:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._note_recovery(killed_s, [int(index) for index in led]))
                 both.create_task(self._revive(node_id))
+
+    async def kill_spark(self) -> None:
+        """kill -9 of the pipeline, driver and all, in the middle of its work; another goes on from its checkpoints."""
+        spark, status = self.spark, self.status
+        if spark is None or self._killing_spark.locked():
+            return
+        async with self._killing_spark:
+            # It should have something to lose: windows that are out, and a batch under way.
+            while not (status.first_window_s is not None and any(state.now for state in status.queries.values())):
+                if spark.failure is not None:
+                    return
+                await asyncio.sleep(0.02)
+            await spark.kill9()
+            status.note("kill -9 of Spark's driver, in the middle of a batch")
+            await spark.revive()
 
     async def _revive(self, node_id: int) -> None:
         await asyncio.sleep(DOWN_S)
@@ -324,7 +340,9 @@ class Run:
                 in_topic = windows_in_topic(await read_topic(admin, SALES))
                 rejected = await read_topic(admin, REJECTS)
             checks.append(
-                check_windows(f"windows in the topic {SALES}", expected.windows, in_topic, exactly_once=False)
+                check_windows(
+                    f"windows in the topic {SALES}, exactly once", expected.windows, in_topic, exactly_once=True
+                )
             )
             in_parquet = await asyncio.to_thread(windows_in_parquet, self.table)
             checks.append(

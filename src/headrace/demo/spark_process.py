@@ -36,6 +36,9 @@ class SparkProcess:
         self._targets = targets
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._orders: dict[str, Any] | None = None
+        self._is_killed = False
+        """On purpose: then its end is no failure."""
 
     async def start(self) -> None:
         self._status.spark = "starting"
@@ -56,6 +59,7 @@ class SparkProcess:
 
     def order(self, orders: dict[str, Any]) -> None:
         """What to read and to write, and where."""
+        self._orders = orders
         if self._process is not None and self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.write(json.dumps(orders).encode() + b"\n")
 
@@ -77,6 +81,24 @@ class SparkProcess:
             if self._reader is not None:
                 await asyncio.gather(self._reader, return_exceptions=True)
 
+    async def kill9(self) -> None:
+        """Driver, JVM and workers without a word; `revive` starts another."""
+        process, reader = self._process, self._reader
+        assert process is not None and reader is not None
+        self._is_killed = True
+        self.kill()
+        await process.wait()
+        await reader
+        for state in self._status.queries.values():
+            state.now = None
+
+    async def revive(self) -> None:
+        """The same pipeline in another process: it goes on from its checkpoints."""
+        self._is_killed = False
+        await self.start()
+        if self._orders is not None:
+            self.order(self._orders)
+
     def kill(self) -> None:
         """At once, by the process group: the Python driver, the JVM and Python workers."""
         if self._process is not None:
@@ -94,7 +116,7 @@ class SparkProcess:
                 continue
             self._heard(message)
         code = await process.wait()
-        if code and self.failure is None:
+        if code and self.failure is None and not self._is_killed:
             end = self._errors.read_bytes()[-ERROR_BYTES:].decode(errors="replace").strip()
             self.failure = f"Spark ended with code {code}: {end}"
 
@@ -102,7 +124,8 @@ class SparkProcess:
         status = self._status
         if "session" in message:
             status.spark = f"Spark {message['session']}"
-            status.note(f"Spark {message['session']} is ready, {status.age_s:.1f} s after the start")
+            again = "back" if status.queries else "ready"
+            status.note(f"Spark {message['session']} is {again}, {status.age_s:.1f} s after the start")
         elif "started" in message:
             self._query(message["started"])
         elif "batch" in message:

@@ -81,7 +81,13 @@ async def watch_windows(status: Status, bootstrap: str, topic: str) -> None:
     """The pipeline's results as they come, by a consumer like any other."""
     while True:
         try:
-            consumer = Consumer(topic, bootstrap=bootstrap, group="dashboard", auto_offset_reset="earliest")
+            consumer = Consumer(
+                topic,
+                bootstrap=bootstrap,
+                group="dashboard",
+                auto_offset_reset="earliest",
+                isolation_level="read_committed",
+            )
             async with consumer:
                 while True:
                     for record in await consumer.poll(1.0):
