@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from headrace.broker.controller import metrics as controller_metrics
 from headrace.broker.controller.metrics import ControllerCounters
+from headrace.broker.coordinators import transaction_metrics
 from headrace.broker.coordinators.lag import LagWatch
+from headrace.broker.coordinators.transactions import TransactionCoordinator
 from headrace.broker.health import Health
 from headrace.broker.maintenance.scrubber import Scrubber
 from headrace.broker.metrics import Metrics
@@ -81,6 +83,7 @@ class Counted(NamedTuple):
     fetchers: Fetchers
     scrubber: Scrubber
     lag: LagWatch
+    transactions: TransactionCoordinator
     quorum: Quorum
     controller_counters: ControllerCounters | None
 
@@ -157,6 +160,8 @@ class Collector:
         yield from controller_metrics.collect(parts.quorum, parts.controller_counters)
         yield from self._topics()
         yield from self._groups()
+        members = [one for topic in list(parts.replicas.by_id.values()) for one in list(topic.values())]
+        yield from transaction_metrics.collect(parts.transactions, members)
 
     def _log_dirs(self) -> Iterator[Any]:
         """Of each log dir, as it was last looked at."""

@@ -393,7 +393,7 @@ class Broker:
         return Collector(
             Counted(
                 self.metrics, self.connections, self.wheel, self.budget, self.sessions, self.logs, self.disk_space,
-                self.replicas, self.fetchers, self.scrubber, self.lag, self.quorum, counters,
+                self.replicas, self.fetchers, self.scrubber, self.lag, self.transactions, self.quorum, counters,
             )
         )  # fmt: skip
 

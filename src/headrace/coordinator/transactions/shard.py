@@ -9,6 +9,7 @@ Kafka answers CONCURRENT_TRANSACTIONS to whoever comes while markers are being w
 pause. Here they wait for the end of the transaction, a moment later, and are decided on then: `_Waiting`.
 """
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
@@ -40,7 +41,7 @@ LEADER_WAIT_MS = 100
 RETRY_MS = 1_000
 WAITING_MAX = 8
 """Requests that wait for one transaction: a producer has one under way, a partition's leader a few."""
-EXPIRY_STEP = 10_000
+EXPIRY_STEP = 2_000
 """Transactional ids looked at in one turn of expiry."""
 
 
@@ -118,8 +119,13 @@ class TransactionShard:
         """Records that this version does not know, or that cannot be read."""
         self._new_producer_id = new_producer_id
         self._note = note or (lambda text: None)
-        self._prepared: dict[str, int] = {}
-        """Transactions whose decision is not below the high watermark yet -> its offset, in this order."""
+        self.open_since: dict[str, int] = {}
+        """Transactions that have not ended -> when they began: few of many ids, also after a load."""
+        self._prepared: deque[tuple[int, str]] = deque()
+        """(offset, id) of decisions that are not below the high watermark yet, in order. Of an id that has gone on
+        since then, an older one is left to be passed over."""
+        self._decided_at: dict[str, int] = {}
+        """Of each prepared transaction whose markers are not due yet."""
         self._marking: dict[str, set[TopicPartition]] = {}
         """Transactions whose markers are being written -> partitions that have none yet."""
         self._due: list[str] = []
@@ -131,11 +137,12 @@ class TransactionShard:
     def advance(self, high_watermark: int) -> None:
         """All below is committed: call it before a load with what is known, and whenever it moves."""
         self.transactions.advance(high_watermark)
-        for transactional_id, offset in list(self._prepared.items()):
-            if offset >= high_watermark:
-                break
-            del self._prepared[transactional_id]
-            self._due.append(transactional_id)
+        prepared = self._prepared
+        while prepared and prepared[0][0] < high_watermark:
+            offset, transactional_id = prepared.popleft()
+            if self._decided_at.get(transactional_id) == offset:
+                del self._decided_at[transactional_id]
+                self._due.append(transactional_id)
 
     def replay(self, offset: int, producer_id: int, producer_epoch: int, key: bytes, value: bytes | None) -> None:
         """One record of the log, during a load."""
@@ -162,20 +169,31 @@ class TransactionShard:
             self.transactions.remove(transactional_id, offset)
         else:
             self.transactions.put(transactional_id, transaction, offset)
-        self._prepared.pop(transactional_id, None)
+        self._decided_at.pop(transactional_id, None)
         self._marking.pop(transactional_id, None)
-        if transaction is not None and transaction.state.is_prepared:
-            self._prepared[transactional_id] = offset
+        if transaction is None or transaction.state.may_expire:
+            self.open_since.pop(transactional_id, None)
+            return
+        self.open_since[transactional_id] = transaction.start_ms
+        if transaction.state.is_prepared:
             self._marking[transactional_id] = set(transaction.partitions)
+            if offset >= self.transactions.committed_end:  # else it is one of a load, and `loaded` sees to it
+                self._decided_at[transactional_id] = offset
+                self._prepared.append((offset, transactional_id))
 
     def loaded(self, now_ms: int) -> Outcome:
         """Once, when everything is replayed: open transactions have their time limit again."""
         out = Outcome()
         out.atomic = False
-        for transaction in self.transactions.live.values():
+        for transactional_id in self.open_since:
+            transaction = self.transactions.live[transactional_id]
             self._arm(transaction, now_ms, out)
-            if transaction.state.is_prepared and not transaction.partitions:
+            if not transaction.state.is_prepared:
+                continue
+            if not transaction.partitions:
                 self._complete(transaction, now_ms, out)
+            elif transactional_id not in self._decided_at:
+                self._due.append(transactional_id)
         return out
 
     def unload(self) -> list[Promise]:
@@ -406,7 +424,7 @@ class TransactionShard:
         found = []
         for transactional_id in due:
             transaction = self.transactions.get(transactional_id)
-            if transaction is None or transactional_id in self._prepared:
+            if transaction is None or transactional_id in self._decided_at:
                 continue  # the next one has been decided on since, and is not certain yet
             if transaction.state.is_prepared:
                 found.append(
@@ -449,7 +467,8 @@ class TransactionShard:
 
     @property
     def waiting_count(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        """Asked by another thread, too."""
+        return sum(map(len, list(self._waiting.values())))
 
     # ---- deciding
 

@@ -1,5 +1,6 @@
 """Every state of a transactional id against every request, by Kafka's rules, in both protocols."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from headrace.coordinator.transactions.shard import (
     WAITING_MAX,
     Producer,
 )
-from headrace.coordinator.transactions.transaction import NEVER_MS, State
+from headrace.coordinator.transactions.transaction import NEVER_MS, State, Transaction
 from headrace.errors import Err
 from tests.unit.coordinator.transactions.harness import ID, Driver
 
@@ -429,3 +430,55 @@ def test_an_end_is_written_however_large_it_is() -> None:
     driver, producer = in_state(State.ONGOING, V2)
     ended = driver.shard.end(ID, producer.producer_id, producer.producer_epoch, True, V2, driver.now_ms)
     assert ended.records and not ended.revocable
+
+
+class OnlyLookedUp(dict[str, Transaction]):
+    """Nobody goes through all ids of a shard in one turn."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("walked through")
+
+    def values(self) -> Any:
+        raise AssertionError("walked through")
+
+    items = values
+
+
+def test_a_load_ends_with_a_look_at_open_transactions_only() -> None:
+    """A shard may hold 100,000 ids, and the loop is not to wait for them."""
+    driver = Driver()
+    for number in range(50):
+        producer = driver.init(f"done-{number}")
+        driver.add(producer, id=f"done-{number}")
+        driver.end(producer, True, id=f"done-{number}")
+    driver.write_markers()
+    ongoing, decided = driver.init("ongoing"), driver.init("decided")
+    driver.add(ongoing, id="ongoing")
+    driver.add(decided, id="decided")
+    driver.end(decided, True, id="decided")
+    shard = driver.new_shard()
+    shard.advance(len(driver.log))
+    for offset, (key, value) in enumerate(driver.log):
+        shard.replay(offset, -1, -1, key, value)
+    shard.transactions.live = OnlyLookedUp(shard.transactions.live)
+    outcome = shard.loaded(driver.now_ms)
+    assert [timer.key for timer in outcome.timers] == [("transaction timeout", "ongoing")]
+    shard.advance(len(driver.log))
+    assert [markers.transactional_id for markers in shard.markers_due()] == ["decided"]
+    assert sorted(shard.open_since) == ["decided", "ongoing"]
+
+
+def test_the_high_watermark_passes_decisions_without_a_look_at_later_ones() -> None:
+    driver = Driver()
+    ids = [f"id-{number}" for number in range(20)]
+    ends = []
+    for id in ids:
+        producer = driver.init(id)
+        driver.add(producer, id=id)
+        driver.end(producer, True, id=id)
+        ends.append(len(driver.log))
+    for id, end in zip(ids, ends):
+        driver.shard.advance(end - 1)
+        assert driver.shard.markers_due() == []
+        driver.shard.advance(end)
+        assert [markers.transactional_id for markers in driver.shard.markers_due()] == [id]
