@@ -104,15 +104,14 @@ def decode_head(path: str, data: bytes) -> Head:
 
 
 def encode_features(levels: Mapping[str, int]) -> bytes:
-    return encode({"version": 2, "status": FEATURES_ENABLED, "features": dict(sorted(levels.items()))})
+    features = {name: {"max_version_level": level} for name, level in sorted(levels.items())}
+    return encode({"version": 2, "status": FEATURES_ENABLED, "features": features})
 
 
 def decode_features(path: str, data: bytes) -> dict[str, int]:
-    """Version 1 gave each feature a range of levels, of which the upper counts."""
+    """Version 1 also named a lowest level, which never counted."""
     found: dict[str, Any] = decode(path, data).get("features") or {}
-    return {
-        name: int(level["max_version_level"] if isinstance(level, dict) else level) for name, level in found.items()
-    }
+    return {name: int(_field(path, level, "max_version_level")) for name, level in found.items()}
 
 
 def encode_producer_ids(broker_id: int, next_producer_id: int) -> bytes:
