@@ -231,6 +231,11 @@ class KraftQuorum:
         """Whether there is no room for what the leader sends: then what this node knows is out of date."""
         return self._metadata_log.starved > 0 or self._driver.waits_for_room
 
+    @property
+    def hears_changes(self) -> bool:
+        """They come from the controllers themselves."""
+        return True
+
     def node_changed(self) -> None:
         """After each step of the node."""
         if self.failed is not None:

@@ -14,7 +14,8 @@ logger = logging.getLogger("headrace.node")
 
 
 class Isolation:
-    """For one of two reasons: nobody is heard of any more, or there is no room to write down what is heard."""
+    """For one of three reasons: nobody is heard of any more; there is no room to write down what is heard; or the
+    controller has fenced this node, which does not hear what that has changed."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class Isolation:
         self._replicas = replicas
         self._manager = manager
         self.is_behind = False
-        """There is no room for the metadata: others may lead what this node takes itself to lead."""
+        """What this node knows is out of date: others may lead what it takes itself to lead."""
 
     @property
     def cut_off(self) -> bool:
@@ -51,12 +52,17 @@ class Isolation:
         return bool(followers) and all(follower.fetched_ms < since_ms for follower in followers)
 
     def look_at_metadata(self) -> None:
-        """A node that cannot write down who leads now must not have readers wait for what others are told."""
-        is_behind = self._quorum.is_starved and not self._metadata.alone
+        """A node that does not know who leads now must not have readers wait for what others are told."""
+        why = None
+        if self._quorum.is_starved:
+            why = "there is no room for metadata"
+        elif not self._quorum.hears_changes and self._lifecycle.running and self._lifecycle.is_fenced:
+            why = "this node has been fenced, and does not hear who leads now"
+        is_behind = why is not None and not self._metadata.alone
         if is_behind != self.is_behind:
             self.is_behind = is_behind
             if is_behind:
-                logger.critical("there is no room for metadata: this node leads only what no other replica can")
+                logger.critical("%s: this node leads only what no other replica can", why)
                 self._manager.lead_nothing()
             else:
                 self._manager.lead_all(self._metadata.image)
@@ -64,4 +70,4 @@ class Isolation:
     def check(self) -> None:
         """Hang up on whoever asks this node for what it has had no room to hear of: clients then ask another."""
         if self.is_behind:
-            raise ProtocolError("this node has no room for metadata: others have to be asked who leads")
+            raise ProtocolError("what this node knows is out of date: others have to be asked who leads")

@@ -119,6 +119,8 @@ class Lifecycle:
         self._offline: list[bytes] = []
         self._want_fence = True
         self._released = False
+        self.is_fenced = True
+        """By the controller's last answer. The metadata says it, too, where it can be heard."""
         self._kick = asyncio.Event()
         self._task: asyncio.Task[Any] | None = None
         failures.listen(self._dir_failed)
@@ -249,6 +251,7 @@ class Lifecycle:
         self._contact_ms = self._clock.monotonic_ms()
         if answer.error_code == Err.NONE:
             self._released = answer.should_shut_down and self.state is State.LEAVING
+            self.is_fenced = answer.is_fenced
         elif answer.error_code in (Err.STALE_BROKER_EPOCH, Err.BROKER_ID_NOT_REGISTERED):
             await self._rejoin(err_of(answer.error_code))
         else:

@@ -58,6 +58,8 @@ def collect(quorum: Quorum, counters: ControllerCounters | None) -> Iterator[Any
         ("headrace_quorum_epoch", "The epoch of the metadata quorum", quorum.leader_epoch),
         ("headrace_quorum_leader", "Who leads the metadata quorum, as far as this node knows; -1: nobody",
          quorum.leader_id),
+        ("headrace_metadata_reachable", "0 while ZooKeeper, where the metadata is, does not answer this node",
+         int(quorum.hears_changes)),
     ]  # fmt: skip
     if counters is not None:
         gauges += [

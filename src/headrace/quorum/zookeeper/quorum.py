@@ -96,6 +96,7 @@ class ZooKeeperQuorum:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._complaint = ""
+        self._hears = False
         session.listen(self._wake.set)
 
     # --- what is known ------------------------------------------------------------------------------------------------
@@ -138,6 +139,11 @@ class ZooKeeperQuorum:
     def is_starved(self) -> bool:
         return False
 
+    @property
+    def hears_changes(self) -> bool:
+        """Whether ZooKeeper could be read when it was last looked at."""
+        return self._hears
+
     def controller_address(self) -> tuple[int, str, int] | None:
         node_id, address = self._controller
         return (node_id, *address) if address is not None else None
@@ -177,11 +183,13 @@ class ZooKeeperQuorum:
             self._wake.clear()
             try:
                 await self._turn()
-                self._complaint = ""
+                self._complaint, self._hears = "", True
             except Disconnected:
+                self._hears = False
                 self._stop_leading("it has lost its connection to ZooKeeper")
                 self._look_later()
             except (ZooKeeperError, QuorumError) as error:
+                self._hears = False
                 self._stop_leading(str(error))
                 if str(error) != self._complaint:
                     logger.error("metadata in ZooKeeper cannot be used: %s", error)
