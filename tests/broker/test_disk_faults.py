@@ -9,6 +9,7 @@ import confluent_kafka as confluent
 import pytest
 
 from headrace.errors import Err
+from headrace.platform import IS_PORTABLE
 from tests.broker.support import PATIENCE_S, create_topic, end_offset, produce, read_log
 from tests.compat.process import HeadraceProcess
 from tests.compat.raw import Connection
@@ -16,6 +17,7 @@ from tests.simulation.ext4 import fill
 from tests.waiting import eventually
 
 TMPFS_BYTES = 6 << 20
+SYNC = "fsync" if IS_PORTABLE else "fdatasync"
 
 
 @pytest.fixture
@@ -217,8 +219,8 @@ def test_an_fsync_that_fails_once_is_never_an_acknowledgement(strace: str, tmp_p
                 for _ in range(3):
                     assert produce(wire, "t", partition, b"before")[0] == 0
             tracer = subprocess.Popen(
-                [strace, "-f", "-p", str(process.pid), "-o", "/dev/null", "-e", "trace=fdatasync",
-                 "-e", "inject=fdatasync:error=EIO:when=1"],
+                [strace, "-f", "-p", str(process.pid), "-o", "/dev/null", "-e", f"trace={SYNC}",
+                 "-e", f"inject={SYNC}:error=EIO:when=1"],
                 stderr=subprocess.PIPE, text=True,
             )  # fmt: skip
             try:

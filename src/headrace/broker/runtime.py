@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headrace.broker.idle_poll import IdlePoll
 from headrace.broker.worker import UNLIMITED, in_process, take_steps
-from headrace.clock import Clock, SystemClock
+from headrace.clock import Clock, LoopSchedule, Schedule, SystemClock
 from headrace.config import BrokerConfig
 from headrace.platform import CAN_SENDFILE, keep_alive, open_files_max
 from headrace.storage.compaction import Compaction, serve
@@ -76,6 +76,7 @@ class Runtime(Protocol):
     """The seam between the broker and the world."""
 
     clock: Clock
+    schedule: Schedule
     disk: Disk
     random: random.Random
     loop: asyncio.AbstractEventLoop
@@ -146,6 +147,7 @@ class SystemRuntime:
     def __init__(self, loop: asyncio.AbstractEventLoop, disk: Disk | None = None) -> None:
         self.loop = loop
         self.clock: Clock = SystemClock()
+        self.schedule: Schedule = LoopSchedule(loop, self.clock)
         self.disk: Disk = disk if disk is not None else RealDisk()
         self.random: random.Random = random.SystemRandom()
         self._sync_threads = ThreadPoolExecutor(SYNC_THREADS, "headrace-sync")

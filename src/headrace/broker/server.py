@@ -34,6 +34,7 @@ from headrace.broker.coordinators.transaction_partitions import TransactionParti
 from headrace.broker.coordinators.transactions import TransactionCoordinator
 from headrace.broker.dynamic_config import DynamicBrokerConfig
 from headrace.broker.fastpath.fast_path import FastPath
+from headrace.broker.fastpath.interception import Interception
 from headrace.broker.handlers.registry import Parts, broker_handlers, controller_handlers, hot_handlers, unstable_apis
 from headrace.broker.health import Health
 from headrace.broker.maintenance.cleaner import Cleaner
@@ -118,8 +119,9 @@ class Broker:
     What it consists of is built by `start`, in the order of the methods below, each part from those before it.
     """
 
-    def __init__(self, config: BrokerConfig, runtime: Runtime) -> None:
+    def __init__(self, config: BrokerConfig, runtime: Runtime, interception: Interception | None = None) -> None:
         self.runtime = runtime
+        self.interception = interception
         self.node_id = config.node_id
         self.dynamic_config = DynamicBrokerConfig(config)
         self.tasks = Tasks(runtime.loop)
@@ -252,7 +254,7 @@ class Broker:
             self.metrics,
             self.idle_poll,
             self.syncer,
-            FastPath if config["fast.path"] == "on" else no_fast_path,
+            self._fast_path if config["fast.path"] == "on" else no_fast_path,
         )
         self.wheel = TimerWheel(runtime.loop, runtime.clock)
         self.sessions = SessionCache(
@@ -387,6 +389,9 @@ class Broker:
     ) -> Router:
         return Router(hot, handlers, self.metrics, self.runtime, self.tasks.spawn, unstable)
 
+    def _fast_path(self) -> FastPath:
+        return FastPath() if self.interception is None else self.interception.fast_path()
+
     def collector(self) -> Collector:
         """What Prometheus is shown."""
         counters = None if self.controller is None else self.controller.counters
@@ -450,8 +455,9 @@ class Broker:
 
     async def _serve(self, parts: Parts) -> None:
         self.router = self._router(hot_handlers(parts), broker_handlers(parts), unstable_apis(parts.config()))
+        router = self.router if self.interception is None else self.interception.router(self.router)
         for listener in self.listeners:
-            await listener.serve(self.router, self.connections)
+            await listener.serve(router, self.connections)
 
     async def _lead(self) -> None:
         """Take leadership that waits for this node.
@@ -531,9 +537,14 @@ class Broker:
             await asyncio.sleep(look_s)
 
 
-async def serve(config: BrokerConfig, runtime: Runtime, ready: Callable[[Broker], None]) -> None:
+async def serve(
+    config: BrokerConfig,
+    runtime: Runtime,
+    ready: Callable[[Broker], None],
+    interception: Interception | None = None,
+) -> None:
     """Run a broker until it is told to stop. Raises StartupError, or what stopped it."""
-    broker = Broker(config, runtime)
+    broker = Broker(config, runtime, interception)
     loop = runtime.loop
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_or_die, broker)

@@ -7,7 +7,7 @@ is; it comes when clients can connect, so that scripts may wait for it.
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace.config import BrokerConfig, ConfigError, parse_properties
@@ -16,6 +16,9 @@ from headrace.version import __version__
 
 if TYPE_CHECKING:
     from headrace.config.listeners import Listener
+
+Run = Callable[[BrokerConfig, Callable[[Any], None]], None]
+"""Runs a broker until it is stopped; the second argument is called once clients are served."""
 
 DATA = "headrace-data"
 HOST, PORT = "127.0.0.1", 9092
@@ -118,8 +121,8 @@ def add_cluster_options(found: argparse.ArgumentParser) -> None:
     add("--supervised", action="store_true", help=argparse.SUPPRESS)
 
 
-def main(words: Sequence[str]) -> int:
-    """Parse, start, run until stopped. Returns the exit code."""
+def main(words: Sequence[str], run: Run | None = None) -> int:
+    """Parse, start, run until stopped. Returns the exit code. `run`: otherwise than by `server.run`."""
     arguments = parser().parse_args(words)
     if arguments.data == "":
         return refuse("--data is empty: name a folder")
@@ -136,14 +139,14 @@ def main(words: Sequence[str]) -> int:
         refuse_a_clusters_folder(config)
     except ConfigError as error:
         return refuse(str(error))
-    from headrace.broker.server import StartupError, run
+    from headrace.broker import server
     from headrace.quorum import QuorumError
 
     set_up_logging(arguments.verbose)
     warn_of_idle_options(config)
     try:
-        run(config, on_ready=announce_json if arguments.as_json else announce)
-    except (StartupError, QuorumError) as error:
+        (run or server.run)(config, announce_json if arguments.as_json else announce)
+    except (server.StartupError, QuorumError) as error:
         return refuse(str(error))
     except KeyboardInterrupt:
         # Before the broker has taken over the signals there is nothing to stop in order.

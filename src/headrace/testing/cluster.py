@@ -5,18 +5,19 @@ restarted.
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         cluster.kill(cluster.leader_of("orders"))
 
-Waiters ask the cluster itself, by Kafka's own requests, and never look into a broker's memory.
+Waiters ask the cluster itself, by Kafka's own requests, and never look into a broker's memory. Faults and time are told
+to each node by its line (`control`).
 """
 
-import asyncio
 import random
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headrace.broker.cluster.opening import layout_of
 from headrace.client.admin.admin import Admin
@@ -27,7 +28,12 @@ from headrace.local_cluster.layout import LocalCluster, LocalNode, Wish, add_bro
 from headrace.quorum.folder import format_folders
 from headrace.storage.checkpoints import new_uuid
 from headrace.storage.files import RealDisk
-from headrace.testing.child import Child
+from headrace.testing import records
+from headrace.testing.broker import QUICK
+from headrace.testing.child import Child, Injection
+
+if TYPE_CHECKING:
+    from headrace.client.api.types import Record
 
 T = TypeVar("T")
 
@@ -76,9 +82,9 @@ class TestNode(Child):
 class TestCluster:
     """`brokers` nodes, the first three of them (or the only one or two) also controllers.
 
-    `settings` are options of server.properties for all nodes; `racks` are given to them in turn. Without `folder` a
-    temporary one is used and removed; a cluster that is in it already is found again, as it is. `hosts` and `prefixes`
-    put each node on an address of its own and into a network namespace, say.
+    `settings` are options of server.properties for all nodes, before those in `QUICK`; `racks` are given in turn.
+    Without `folder` a temporary one is used and removed; a cluster that is in it already is found again, as it is.
+    `hosts` and `prefixes` put each node on an address of its own and into a network namespace, say.
     """
 
     __test__ = False
@@ -97,7 +103,9 @@ class TestCluster:
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="headrace-cluster-") if folder is None else None
         self.folder = Path(self._temporary.name if self._temporary is not None else str(folder))
-        self._wish = Wish(brokers, port=0, racks=racks, settings=dict(settings or {}), voters=voters, hosts=hosts)
+        self._wish = Wish(
+            brokers, port=0, racks=racks, settings={**QUICK, **(settings or {})}, voters=voters, hosts=hosts
+        )
         self.layout: LocalCluster = open_cluster(self.folder, self._wish)
         self.nodes: dict[int, TestNode] = {
             n: TestNode(node, prefixes[n - 1] if prefixes else ()) for n, node in self.layout.nodes.items()
@@ -190,6 +198,7 @@ class TestCluster:
         """Kill whatever runs and remove the temporary folder."""
         for node in self.nodes.values():
             node.kill()
+            node.forget()
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -205,6 +214,65 @@ class TestCluster:
     ) -> None:
         self.close()
 
+    # -- faults
+
+    def inject(self, api: str | None = None, *, node: int | None = None, **fault: Any) -> Injection:
+        """As `TestBroker.inject`, on one node or on each that runs: then `times` counts for each by itself."""
+        chosen = self.running if node is None else [self.nodes[node]]
+        return Injection([pair for each in chosen for pair in each.inject(api, **fault).parts])
+
+    def clear_faults(self) -> None:
+        """Take all faults of all nodes back."""
+        for node in self.running:
+            node.clear_faults()
+
+    def advance(self, seconds: float | timedelta) -> None:
+        """Have time pass for all nodes that run, as `TestBroker.advance`."""
+        for node in self.running:
+            node.advance(seconds)
+
+    def move_leader(self, topic: str, partition: int = 0, *, to: int | None = None) -> int:
+        """Have another broker lead: `to`, or any other that is in sync. Returns who leads now.
+
+        The new leader becomes the preferred one, so it stays.
+        """
+        found = self.partition(topic, partition)
+        others = [broker for broker in found.isr if broker != found.leader]
+        if to is None and not others:
+            raise ClusterFailed(f"{topic}-{partition} has no other replica in sync: {found}")
+        chosen = others[0] if to is None else to
+        order = [chosen, *(replica for replica in found.replicas if replica != chosen)]
+        if chosen not in found.replicas:
+            order.remove(found.leader)  # as many replicas as before
+        at = (topic, partition)
+        self.ask(lambda admin: Operations(admin).reassign({at: order}))
+        self.wait(f"{topic}-{partition} on {order}", lambda: list(self.partition(topic, partition).replicas) == order)
+        self.wait_isr(topic, partition, order)
+
+        def look() -> bool:
+            self.ask(lambda admin: Operations(admin).elect([at]))
+            return self.partition(topic, partition).leader == chosen
+
+        self.wait(f"broker {chosen} to lead {topic}-{partition}", look)
+        return chosen
+
+    # -- records
+
+    def produce(self, topic: str, *values: "records.Value | records.Pair", partition: int | None = None) -> list[int]:
+        """As `TestBroker.produce`."""
+        return [offset for _, offset in records.produce(self.bootstrap, topic, values, partition)]
+
+    def consume(
+        self,
+        topic: str,
+        count: int | None = None,
+        *,
+        timeout_s: float = records.LIMIT_S,
+        read_committed: bool = False,
+    ) -> "list[Record]":
+        """As `TestBroker.consume`."""
+        return records.consume(self.bootstrap, topic, count, timeout_s, read_committed)
+
     # -- asking
 
     def ask(self, work: Callable[[Admin], Any], *, timeout_s: float = 10.0) -> Any:
@@ -212,11 +280,15 @@ class TestCluster:
 
         async def connected() -> Any:
             async with Admin(
-                self.bootstrap, connect_timeout_s=2.0, request_timeout_s=timeout_s, retry_timeout_s=timeout_s
+                self.bootstrap,
+                client_id=records.CLIENT_ID,
+                connect_timeout_s=2.0,
+                request_timeout_s=timeout_s,
+                retry_timeout_s=timeout_s,
             ) as admin:
                 return await work(admin)
 
-        return asyncio.run(connected())
+        return records.run_apart(connected)
 
     def create_topic(
         self,

@@ -8,8 +8,6 @@ import pytest
 from headrace.client.admin.admin import Admin
 from headrace.testing.broker import BrokerFailed, TestBroker
 
-pytest_plugins = ["headrace.testing.plugin"]
-
 
 def topics(broker: TestBroker, create: str | None = None) -> list[str]:
     async def ask() -> list[str]:

@@ -67,7 +67,7 @@ class Coordinator(ABC, Generic[S, H]):
         self.perf_counter = runtime.perf_counter
         self.run_in_thread = runtime.run_in_thread
         self.spawn = tasks.spawn
-        self.timers = Timers(runtime.loop, runtime.clock, runtime.perf_counter)
+        self.timers = Timers(runtime.schedule, runtime.perf_counter)
         self.loader = Loader(self)
         self.hosts: dict[int, H] = {}
         self._partition_count = 0

@@ -1,7 +1,6 @@
 """What a broker does by the clock: retention, compaction, scrubbing, checkpoints, idle connections, freed memory,
 watching its own lag."""
 
-from asyncio import TimerHandle
 from collections.abc import Awaitable, Callable
 
 from headrace.broker.coordinators.lag import LagWatch
@@ -19,6 +18,7 @@ from headrace.broker.replicas.environment import Environment
 from headrace.broker.replicas.hosted import Replicas
 from headrace.broker.runtime import Runtime
 from headrace.broker.tasks import Tasks
+from headrace.clock import Cancellable
 from headrace.quorum import Quorum
 
 LAG_INTERVAL_MS = 250
@@ -65,7 +65,7 @@ class Maintenance:
         self._lag = lag
         self._idle_connections = idle_connections
         self._freed_memory = freed_memory
-        self._timers: dict[str, TimerHandle] = {}
+        self._timers: dict[str, Cancellable] = {}
         self._stopped = False
         self._lag_expected = 0.0
 
@@ -112,7 +112,8 @@ class Maintenance:
 
         def again(delay_ms: int) -> None:
             if not self._stopped:
-                self._timers[name] = self._runtime.loop.call_later(delay_ms / 1000, lambda: self._tasks.spawn(run()))
+                later = self._runtime.schedule.call_later
+                self._timers[name] = later(delay_ms / 1000, lambda: self._tasks.spawn(run()))
 
         again(interval_ms() if first_ms is None else first_ms)
 

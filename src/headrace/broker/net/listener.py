@@ -6,9 +6,8 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
-from headrace.broker.net.connection import Connection
+from headrace.broker.net.connection import Connection, Routing
 from headrace.broker.net.connections import Connections
-from headrace.broker.net.router import Router
 from headrace.broker.runtime import Runtime, SocketOptions, StartupError, os_reason
 from headrace.config.listeners import Listener as Endpoint
 
@@ -38,7 +37,7 @@ class Listener:
                 f"cannot listen on {self.endpoint.host or '*'}:{port}: {os_reason(error)}; {advice}"
             ) from error
 
-    async def serve(self, router: Router, connections: Connections) -> None:
+    async def serve(self, router: Routing, connections: Connections) -> None:
         """Make a connection of everybody who comes; `router` answers."""
         assert self._server is not None
         self._accept = partial(Connection, connections, router, self.endpoint)

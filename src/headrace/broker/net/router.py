@@ -83,7 +83,7 @@ class Router:
         if request.client_id_length > 0:
             pos += request.client_id_length
         if version >= flexible_from:
-            pos = _skip_tags(request.buf, pos, request.end)
+            pos = skip_tags(request.buf, pos, request.end)
         elif pos > request.end:
             raise ProtocolError("client id longer than its frame")
         if hot is not None:
@@ -182,7 +182,7 @@ def encode_answer(api: Api, version: int, correlation_id: int, message: Any) -> 
     return _frame_head(len(body) + 4, correlation_id) + body
 
 
-def _skip_tags(buf: bytearray, pos: int, end: int) -> int:
+def skip_tags(buf: bytearray, pos: int, end: int) -> int:
     """Over the tagged fields of a request header; none are defined, so almost always one zero byte."""
     if pos >= end:
         raise ProtocolError("request header longer than its frame")

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from headrace.broker.runtime import DEFAULT_SOCKETS, SocketOptions
-from headrace.clock import Clock
+from headrace.clock import Clock, LoopSchedule, Schedule
 from headrace.storage.compaction import Compaction, compact
 from headrace.storage.files import Disk
 from headrace.storage.swap import Cleaned
@@ -43,6 +43,7 @@ class SimRuntime:
     ) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
         self.clock = clock
+        self.schedule: Schedule = LoopSchedule(loop, clock)
         self.disk = disk
         self.random = random
         self.exit = exit

@@ -20,19 +20,19 @@ class Clockwork:
 
     def __init__(self) -> None:
         self.now = 0
-        self._due: list[tuple[int, int, Handle, Callable[[], None]]] = []
+        self._due: list[tuple[int, int, Handle, Callable[[], object]]] = []
         self._count = 0
 
     def monotonic_ms(self) -> int:
         return self.now
 
-    def wall_ms(self) -> int:
-        return self.now
+    def perf_counter(self) -> float:
+        return self.now / 1000
 
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> Any:
+    def call_later(self, seconds: float, callback: Callable[..., object], *arguments: Any) -> Any:
         handle = Handle()
         self._count += 1
-        heapq.heappush(self._due, (self.now + round(seconds * 1000), self._count, handle, callback))
+        heapq.heappush(self._due, (self.now + round(seconds * 1000), self._count, handle, lambda: callback(*arguments)))
         return handle
 
     def advance(self, ms: int) -> None:
@@ -50,7 +50,7 @@ class Clockwork:
 
 def made() -> tuple[Clockwork, Timers, TimerSet, list[Any]]:
     clock = Clockwork()
-    timers = Timers(clock, clock, lambda: 0.0)  # type: ignore[arg-type]
+    timers = Timers(clock, clock.perf_counter)
     fired: list[Any] = []
     return clock, timers, TimerSet(timers, lambda key: fired.append((clock.now, key))), fired
 
