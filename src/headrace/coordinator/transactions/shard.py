@@ -218,9 +218,7 @@ class TransactionShard:
         transaction = self.transactions.get(transactional_id)
         if transaction is None or transaction.deadline_ms is None:
             return out
-        if transaction.deadline_ms > now_ms:
-            self._arm(transaction, now_ms, out)
-            return out
+        # Whatever the clock says: it may have been set back since the timer was armed, and readers wait.
         try:
             self._abort(transaction, now_ms, out)
             self._note(f"the transaction of {transactional_id} is aborted after {transaction.timeout_ms} ms")
@@ -557,7 +555,8 @@ class TransactionShard:
 
     def _arm(self, transaction: Transaction, now_ms: int, out: Outcome) -> None:
         if transaction.deadline_ms is not None:
-            delay_ms = max(0, transaction.deadline_ms - now_ms)
+            # The clock of the coordinator that began it may have been ahead of this one, by whatever.
+            delay_ms = min(max(0, transaction.deadline_ms - now_ms), transaction.timeout_ms)
             out.timers.append(Timer((TIMEOUT, transaction.transactional_id), delay_ms))
 
 

@@ -9,6 +9,7 @@ from headrace.coordinator.outcome import Promise
 from headrace.coordinator.transactions.shard import (
     LEADER_WAIT_MS,
     RESUME,
+    TIMEOUT,
     WAIT,
     WAIT_MS,
     WAITING_MAX,
@@ -338,6 +339,26 @@ def test_without_a_producer_id_at_hand_nothing_changes_and_it_is_tried_again() -
     assert driver.transaction().state is State.ONGOING
     driver.has_ids = True
     driver.pass_time(1_000)
+    assert driver.transaction().state is State.PREPARE_ABORT
+
+
+def test_a_clock_that_is_set_back_keeps_no_transaction_open() -> None:
+    """Its readers would wait for as long."""
+    driver = Driver()
+    driver.add(driver.init(timeout_ms=60_000))
+    due = driver.timers[TIMEOUT, ID]
+    driver.settle(driver.shard.timeout((TIMEOUT, ID), due - 3_600_000))
+    assert driver.transaction().state is State.PREPARE_ABORT
+
+
+def test_a_coordinator_whose_clock_is_behind_keeps_no_transaction_open_longer_than_its_timeout() -> None:
+    driver = Driver()
+    driver.add(driver.init(timeout_ms=60_000))
+    driver.now_ms -= 3_600_000
+    driver.restart()
+    driver.pass_time(59_999)
+    assert driver.transaction().state is State.ONGOING
+    driver.pass_time(1)
     assert driver.transaction().state is State.PREPARE_ABORT
 
 

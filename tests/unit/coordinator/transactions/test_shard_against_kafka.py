@@ -274,7 +274,9 @@ class Ours:
         elif kind == "time":
             driver.now_ms += asked.producer_id
             for one in sorted(driver.states()):
-                driver.settle(driver.shard.timeout((TIMEOUT, one), driver.now_ms))
+                if driver.timers.get((TIMEOUT, one), driver.now_ms + 1) <= driver.now_ms:
+                    del driver.timers[TIMEOUT, one]
+                    driver.settle(driver.shard.timeout((TIMEOUT, one), driver.now_ms))
         return ""
 
     def _markers(self, id: str) -> None:
