@@ -29,6 +29,7 @@ class Result:
     anomalies: list[Anomaly]
     committed: int
     aborted: int
+    refusals: list[str]
     events: list[str]
 
     def assert_good(self, seed: int) -> None:
@@ -70,7 +71,7 @@ async def _scenario(world: World, kinds: Sequence[str], strikes: tuple[int, int]
 async def _verdict(workload: TransactionalWorkload, cluster: SimCluster) -> Result:
     history = workload.history
     ends = [operation.outcome for operation in history.operations if isinstance(operation, EndTransaction)]
-    result = Result([], ends.count(Outcome.OK), ends.count(Outcome.FAILED), cluster.events)
+    result = Result([], ends.count(Outcome.OK), ends.count(Outcome.FAILED), workload.refusals, cluster.events)
     try:
         history.final = await workload.read_all()
     except Hanging as error:
@@ -105,6 +106,18 @@ def check_seeds(seeds: range, time_box_s: float) -> None:
 
 def test_transactions_are_whole_whatever_strikes() -> None:
     check_seeds(range(400), TIME_BOX_S)
+
+
+def test_nothing_is_refused_where_nothing_fails() -> None:
+    """A producer may write as soon as it has an answer to its commit, while partitions are still told of it, and while
+    what another one sent under its id before arrives late."""
+    committed = 0
+    for seed in (5, 6, 9, 10, 19):
+        result = run(seed, strikes=(0, 0))
+        result.assert_good(seed)
+        assert not result.refusals, f"seed {seed}: {result.refusals[:3]}"
+        committed += result.committed
+    assert committed > 10
 
 
 @pytest.mark.soak

@@ -73,6 +73,16 @@ class Verification:
         self.epoch = epoch
         self.supports_epoch_bump = supports_epoch_bump
 
+    def is_of_next(self, marker_epoch: int) -> bool:
+        """Whether this write belongs to the transaction after the one that a marker ends.
+
+        Where each transaction has an epoch of its own, the end of one and the writes of the next have the same:
+        1. The producer has ended its transaction, and writes with the epoch that came with the answer.
+        2. The coordinator is asked about the write. It answers when all partitions have the marker.
+        3. This partition gets the marker, and then the answer: the write may be appended.
+        """
+        return self.supports_epoch_bump and self.epoch >= marker_epoch
+
     def seen(self, sequence: int, epoch: int) -> None:
         if epoch > self.epoch:
             self.epoch = epoch
@@ -265,16 +275,13 @@ class ProducerStates:
                 f" the last came from {entry.coordinator_epoch}",
             )
 
-    def has_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether the producer has a transaction open here in this epoch."""
-        entry = self._entries.get(producer_id)
-        return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
-
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, supports_epoch_bump: bool
     ) -> Verification | None:
-        """The guard to hold while the coordinator is asked; None when the transaction is open here already."""
-        if self.has_transaction(producer_id, epoch):
+        """The guard to hold while the coordinator is asked. None: nothing has to be asked, since the transaction is
+        open here already, or the epoch is over, as `check` will say."""
+        entry = self._entries.get(producer_id)
+        if entry is not None and (epoch < entry.epoch or (epoch == entry.epoch and entry.txn_first_offset >= 0)):
             return None
         verification = self._verifications.get(producer_id)
         if verification is None:
@@ -388,7 +395,9 @@ class ProducerStates:
         self, producer_id: int, epoch: int, marker: Marker, offset: int, timestamp: int
     ) -> AbortedTransaction | None:
         """A marker was appended at `offset`. Returns the entry for the transaction index when it aborted something."""
-        self._verifications.pop(producer_id, None)
+        verification = self._verifications.get(producer_id)
+        if verification is not None and not verification.is_of_next(epoch):
+            del self._verifications[producer_id]
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = self._entries[producer_id] = _Producer()

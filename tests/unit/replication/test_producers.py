@@ -213,6 +213,27 @@ class TestVerification:
         states.begin_verification(P, 0, 0, 1_000, supports_epoch_bump=False)
         assert refusal(states, P, 0, 0, 0, transactional=True, guard=stale) == Err.INVALID_TXN_STATE
 
+    def test_a_guard_of_the_next_transaction_outlives_the_end_of_the_last_one(self) -> None:
+        """With an epoch for each transaction, a producer may write before the markers of the last one are here."""
+        states = ProducerStates()
+        states.check(P, 0, 0, 0, True, states.begin_verification(P, 0, 0, 1_000, supports_epoch_bump=True))
+        states.record(P, 0, 0, 0, 0, 1, True)
+        guard = states.begin_verification(P, 1, 0, 1_000, supports_epoch_bump=True)
+        states.end_transaction(P, 1, COMMIT, 1, 1)
+        states.check(P, 1, 0, 0, transactional=True, guard=guard)
+        states.end_transaction(P, 2, ABORT, 2, 1)
+        assert refusal(states, P, 1, 0, 0, transactional=True, guard=guard) == Err.INVALID_PRODUCER_EPOCH
+        assert refusal(states, P, 2, 0, 0, transactional=True, guard=guard) == Err.INVALID_TXN_STATE
+
+    def test_a_late_batch_of_an_older_epoch_does_not_stand_in_the_way_of_a_newer_one(self) -> None:
+        states = ProducerStates()
+        guard = states.begin_verification(P, 9, 0, 1_000, supports_epoch_bump=True)
+        states.check(P, 9, 0, 4, True, guard)
+        states.record(P, 9, 0, 0, 4, 1, True)
+        assert states.begin_verification(P, 6, 3, 1_000, supports_epoch_bump=True) is None
+        assert refusal(states, P, 6, 3, 0, transactional=True) == Err.INVALID_PRODUCER_EPOCH
+        states.check(P, 9, 5, 0, transactional=True)
+
     def test_later_batches_wait_for_the_lowest_sequence(self) -> None:
         states = ProducerStates()
         guard = states.begin_verification(P, 0, 5, 1_000, supports_epoch_bump=False)

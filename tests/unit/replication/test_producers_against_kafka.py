@@ -70,7 +70,10 @@ public class Main {
                 var info = manager.prepareUpdate(pid, AppendOrigin.COORDINATOR);
                 var completed = info.appendEndTxnMarker(new EndTransactionMarker(type, Integer.parseInt(f[4])), epoch, offset, now, Short.parseShort(f[7]));
                 manager.update(info);
-                manager.clearVerificationStateEntry(pid);
+                // Kafka clears it always. Here the next transaction of a producer, whose epoch the marker has, may have begun.
+                var verification = manager.verificationStateEntry(pid);
+                if (verification == null || !verification.supportsEpochBump() || verification.epoch() < epoch)
+                    manager.clearVerificationStateEntry(pid);
                 String answer = "ok";
                 if (completed.isPresent()) {
                     long stable = manager.lastStableOffset(completed.get());
@@ -85,6 +88,8 @@ public class Main {
                 var entry = manager.lastEntry(pid);
                 if (entry.isPresent() && entry.get().currentTxnFirstOffset().isPresent() && entry.get().producerEpoch() == epoch)
                     return "open";
+                // Kafka makes one, which refuses what the producer with the newer epoch sends meanwhile.
+                if (entry.isPresent() && entry.get().producerEpoch() > epoch) return "open";
                 manager.maybeCreateVerificationStateEntry(pid, Integer.parseInt(f[3]), epoch, f[4].equals("1"));
                 return "ok";
             }

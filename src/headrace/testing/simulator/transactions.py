@@ -53,6 +53,8 @@ class TransactionalWorkload(Workload):
         super().__init__(bootstrap, random, clock, options)
         self.transactors: list[Transactor] = []
         self.leftovers: set[asyncio.Task[None]] = set()
+        self.refusals: list[str] = []
+        """Why transactions of living clients failed. Without faults none does."""
 
     def transactor(self, transactional_id: str, *, classic: bool) -> "Transactor":
         """A client to run, in the classic protocol or in that of transaction version 2."""
@@ -177,7 +179,8 @@ class Transactor:
                     await self._begin(None)
                     while True:
                         await self._transaction()
-                        await asyncio.sleep(self._dice.random() * self._options.pause_s_max)
+                        if self._dice.random() < 0.5:
+                            await asyncio.sleep(self._dice.random() * self._options.pause_s_max)
                 except ClientError:
                     await asyncio.sleep(0.1)
                 except _Died:
@@ -207,7 +210,8 @@ class Transactor:
         try:
             try:
                 await self._write(batches)
-            except RequestFailed:
+            except RequestFailed as error:
+                self._workload.refusals.append(str(error))
                 await self._give_up()
                 return
             end = self._dice.random()
@@ -423,6 +427,7 @@ class Transactor:
         except RequestFailed as error:
             if error.error not in NOT_COMMITTED or attempts > 1:
                 raise  # An attempt before may have been heard.
+            self._workload.refusals.append(str(error))
             return Outcome.FAILED
         return Outcome.OK
 
