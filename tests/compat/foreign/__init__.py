@@ -4,6 +4,7 @@
     <program> load BOOTSTRAP TOPIC                  sends 0, 1, 2, … and reads them in a group until its input has a
     line;
                                                     prints `running`, then `acknowledged COUNT`
+    <program> transactions BOOTSTRAP TOPIC GROUP    of some: as in tests/compat/transactional.py; prints as `features`
 
 What they need comes from public registries, in fixed versions, into ~/.cache/headrace.
 """
@@ -30,6 +31,7 @@ class Program(NamedTuple):
     """Builds it if need be; raises Unavailable where it cannot be built."""
     more: Sequence[str] = ()
     loads: bool = True
+    transactional: bool = False
     idempotent: bool = True
     """Without it, what is sent again after a lost answer may be there twice."""
 
@@ -91,14 +93,14 @@ def _clients(version: str) -> Callable[[], list[str]]:
 
 
 PROGRAMS = {
-    "franz-go": Program(lambda: go("franz")),
-    "sarama": Program(lambda: go("sarama")),
+    "franz-go": Program(lambda: go("franz"), transactional=True),
+    "sarama": Program(lambda: go("sarama"), transactional=True),
     "kafka-go": Program(lambda: go("kafkago"), idempotent=False),
-    "kafkajs": Program(lambda: node("kafkajs")),
+    "kafkajs": Program(lambda: node("kafkajs"), transactional=True),
     "platformatic": Program(platformatic),
     "platformatic-consumer-protocol": Program(platformatic, more=("consumer",)),
     "rskafka": Program(lambda: rust("rskafka"), idempotent=False),
-    "rust-rdkafka": Program(lambda: rust("rdkafka")),
+    "rust-rdkafka": Program(lambda: rust("rdkafka"), transactional=True),
     "krafka": Program(lambda: rust("krafka")),
     "krafka-consumer-protocol": Program(lambda: rust("krafka"), more=("consumer",)),
     "kcat": Program(kcat),
@@ -113,3 +115,14 @@ PROGRAMS = {
     "streams-3.9": Program(lambda: kafka_java("Streams.java", "kafka-streams", "3.9.0"), loads=False),
     "streams-4.3": Program(lambda: kafka_java("Streams.java", "kafka-streams", "4.3.1"), loads=False),
 }
+
+
+def _transactions(version: str) -> Callable[[], list[str]]:
+    return lambda: kafka_java("Transactions.java", "kafka-clients", version)
+
+
+TRANSACTIONAL = {name: program for name, program in PROGRAMS.items() if program.transactional} | {
+    f"java-{version.rpartition('.')[0]}": Program(_transactions(version))
+    for version in ("2.8.0", "3.9.0", "4.1.0", "4.3.1")
+}
+"""Those that are asked for `transactions`."""

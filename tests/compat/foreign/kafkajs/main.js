@@ -237,7 +237,12 @@ async function load(topic) {
   await Promise.all([producer.disconnect(), consumer.disconnect()])
 }
 
-(mode === 'features' ? features(Number(rest[0]), rest[1]) : load(rest[0])).then(
+const modes = {
+  features: () => features(Number(rest[0]), rest[1]),
+  load: () => load(rest[0]),
+  transactions: () => require('./transactions')(kafka, check, read, ...rest),
+}
+modes[mode]().then(
   () => process.exit(),
   error => {
     console.log(`failed ${mode}: ${error.stack}`)

@@ -107,3 +107,19 @@ func Compare(sent, got []Record) {
 		}
 	}
 }
+
+// Written is what of all transactions counts, in each of two partitions.
+var Written = []string{"committed-0", "committed-1", "committed-2", "with-offsets", "heir"}
+
+// CompareWritten wants each of them twice.
+func CompareWritten(got []Record) {
+	count := map[string]int{}
+	for _, record := range got {
+		count[string(record.Value)]++
+	}
+	for _, value := range Written {
+		if count[value] != 2 || len(count) != len(Written) {
+			Fail("read %v", count)
+		}
+	}
+}

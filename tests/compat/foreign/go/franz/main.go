@@ -1,4 +1,5 @@
-// franz-go (kgo, kadm) against a broker: `franz features BOOTSTRAP REPLICAS PREFIX` or `franz load BOOTSTRAP TOPIC`.
+// franz-go (kgo, kadm) against a broker: `franz features BOOTSTRAP REPLICAS PREFIX`, `franz load BOOTSTRAP TOPIC`
+// or `franz transactions BOOTSTRAP TOPIC GROUP`.
 package main
 
 import (
@@ -398,7 +399,9 @@ func load(topic string) {
 
 func main() {
 	bootstrap = strings.Split(os.Args[2], ",")
-	if os.Args[1] == "features" {
+	if os.Args[1] == "transactions" {
+		transactions(os.Args[3], os.Args[4])
+	} else if os.Args[1] == "features" {
 		features(int16(Get(strconv.Atoi(os.Args[3]))), os.Args[4])
 	} else {
 		load(os.Args[3])

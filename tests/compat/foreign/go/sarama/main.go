@@ -1,4 +1,5 @@
-// sarama against a broker: `sarama features BOOTSTRAP REPLICAS PREFIX` or `sarama load BOOTSTRAP TOPIC`.
+// sarama against a broker: `sarama features BOOTSTRAP REPLICAS PREFIX`, `sarama load BOOTSTRAP TOPIC`
+// or `sarama transactions BOOTSTRAP TOPIC GROUP`.
 package main
 
 import (
@@ -366,7 +367,9 @@ func load(topic string) {
 
 func main() {
 	bootstrap = strings.Split(os.Args[2], ",")
-	if os.Args[1] == "features" {
+	if os.Args[1] == "transactions" {
+		transactions(os.Args[3], os.Args[4])
+	} else if os.Args[1] == "features" {
 		features(int16(Get(strconv.Atoi(os.Args[3]))), os.Args[4])
 	} else {
 		load(os.Args[3])

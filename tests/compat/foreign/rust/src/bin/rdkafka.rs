@@ -1,4 +1,5 @@
-//! rust-rdkafka against a broker: `rdkafka features BOOTSTRAP REPLICAS PREFIX` or `rdkafka load BOOTSTRAP TOPIC`.
+//! rust-rdkafka against a broker: `rdkafka features BOOTSTRAP REPLICAS PREFIX`, `rdkafka load BOOTSTRAP TOPIC`
+//! or `rdkafka transactions BOOTSTRAP TOPIC GROUP`.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -12,7 +13,8 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, StreamConsumer};
 use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
-use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{BaseProducer, BaseRecord, FutureProducer, FutureRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -256,11 +258,86 @@ async fn load(bootstrap: &str, topic: &str) -> Outcome {
     Ok(())
 }
 
+const WRITTEN: [&str; 5] = ["committed-0", "committed-1", "committed-2", "heir", "with-offsets"];
+
+fn transactional(bootstrap: &str, topic: &str) -> Outcome<BaseProducer> {
+    let producer: BaseProducer = config(bootstrap, &[("transactional.id", &format!("{topic}-id"))]).create()?;
+    producer.init_transactions(PATIENCE)?;
+    Ok(producer)
+}
+
+fn begin(producer: &BaseProducer, topic: &str, values: &[&str]) -> Outcome {
+    producer.begin_transaction()?;
+    for value in values {
+        for partition in 0..2 {
+            producer.send(BaseRecord::<(), str>::to(topic).partition(partition).payload(value)).map_err(|(why, _)| why)?;
+        }
+    }
+    Ok(producer.flush(PATIENCE)?)
+}
+
+/// `topic`-in has three records, which a group reads.
+async fn transactions(bootstrap: &str, topic: &str, group: &str) -> Outcome {
+    check("commit and abort", async {
+        let producer = transactional(bootstrap, topic)?;
+        begin(&producer, topic, &["committed-0", "committed-1", "committed-2"])?;
+        producer.commit_transaction(PATIENCE)?;
+        begin(&producer, topic, &["aborted"])?;
+        Ok(producer.abort_transaction(PATIENCE)?)
+    })
+    .await;
+    check("offsets in a transaction", async {
+        let producer = transactional(bootstrap, topic)?;
+        let consumer: BaseConsumer = config(bootstrap, &[("group.id", group)]).create()?;
+        let member = consumer.group_metadata().ok_or("no metadata of the group")?;
+        for (value, offset) in [("with-offsets", 3), ("aborted", 5)] {
+            begin(&producer, topic, &[value])?;
+            let mut offsets = TopicPartitionList::new();
+            offsets.add_partition_offset(&format!("{topic}-in"), 0, Offset::Offset(offset))?;
+            producer.send_offsets_to_transaction(&offsets, &member, PATIENCE)?;
+            if value == "aborted" { producer.abort_transaction(PATIENCE)? } else { producer.commit_transaction(PATIENCE)? }
+        }
+        Ok(())
+    })
+    .await;
+    check("fencing", async {
+        let zombie = transactional(bootstrap, topic)?;
+        begin(&zombie, topic, &["zombie"])?;
+        let heir = transactional(bootstrap, topic)?;
+        begin(&heir, topic, &["heir"])?;
+        match zombie.commit_transaction(PATIENCE) {
+            Err(KafkaError::Transaction(why)) => same((why.code(), why.is_fatal()), (RDKafkaErrorCode::Fenced, true))?,
+            other => return Err(format!("the zombie: {other:?}").into()),
+        }
+        Ok(heir.commit_transaction(PATIENCE)?)
+    })
+    .await;
+    check("read committed", async {
+        let consumer: BaseConsumer = config(bootstrap, &[("group.id", "unused"), ("isolation.level", "read_committed")]).create()?;
+        let mut wanted = TopicPartitionList::new();
+        for partition in 0..2 {
+            wanted.add_partition_offset(topic, partition, Offset::Beginning)?;
+        }
+        consumer.assign(&wanted)?;
+        let (mut found, end) = (vec![], Instant::now() + PATIENCE);
+        while found.len() < 2 * WRITTEN.len() && Instant::now() < end {
+            if let Some(message) = consumer.poll(SHORT) {
+                found.push(String::from_utf8(message?.payload().unwrap_or_default().to_vec())?);
+            }
+        }
+        found.sort();
+        same(found, WRITTEN.iter().flat_map(|value| [value.to_string(), value.to_string()]).collect())
+    })
+    .await;
+    Ok(())
+}
+
 #[tokio::main]
 async fn main() -> Outcome {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args[0].as_str() {
         "features" => features(&args[1], args[2].parse()?, &args[3]).await?,
+        "transactions" => transactions(&args[1], &args[2], &args[3]).await?,
         _ => load(&args[1], &args[2]).await?,
     }
     done()
