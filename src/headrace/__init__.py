@@ -38,6 +38,11 @@ if TYPE_CHECKING:
         Skip as Skip,
     )
     from headrace.listeners.handlers import Ack as Ack, Send as Send
+    from headrace.listeners.idempotence import (
+        MemoryStore as MemoryStore,
+        SqliteStore as SqliteStore,
+        TopicStore as TopicStore,
+    )
     from headrace.listeners.runner import ListenerFailed as ListenerFailed
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
@@ -54,6 +59,7 @@ else:
             "listeners.app": ["App", "Restart"],
             "listeners.core.retry": ["BatchFailed", "Fatal", "ListenerRefused", "Retry", "Skip"],
             "listeners.handlers": ["Ack", "Send"],
+            "listeners.idempotence": ["MemoryStore", "SqliteStore", "TopicStore"],
             "listeners.runner": ["ListenerFailed"],
         },
     )

@@ -118,7 +118,8 @@ def test_a_listener_that_fails_ends_the_program_with_a_status(broker: TestBroker
     run(fill(broker.bootstrap, "ends", 0, 1))
     text = BILLING.format(group="ends", bootstrap=broker.bootstrap, topic="ends", bad=(0,))
     (tmp_path / "billing.py").write_text(text.replace('dead_letter="ends.dlq", ', ""))
-    status, said = run_in(tmp_path, "billing")
+    status, said = run_in(tmp_path, "billing", "--json")
+    assert '"state": "failed"' in said and '"failures": 1' in said
     assert status == 1 and "CRITICAL" in said and "listener 'bill' has failed: no table 0" in said
 
 

@@ -16,6 +16,7 @@ from headrace.client.api.types import Record
 from headrace.listeners.app import App
 from headrace.listeners.core.headers import failure_of
 from headrace.listeners.core.retry import Retry
+from headrace.listeners.idempotence import TopicStore
 from headrace.testing.broker import TestBroker
 from tests.consumer.conftest import QUICK
 from tests.waiting import eventually, run, until
@@ -124,6 +125,54 @@ def test_partitions_move_to_a_second_member_with_nothing_lost_or_doubled(broker:
     run(test())
     assert len(seen) == 600, "something was handled twice although nobody failed"
     check_order(seen, 600)
+
+
+def test_idempotent_processing_ignores_a_duplicate_that_another_member_has_handled(broker: TestBroker) -> None:
+    """Ids in a compacted topic: the second member knows what the first one did, though it never saw the records."""
+    paid: list[int] = []
+
+    def member() -> App:
+        app = App("paying", bootstrap=broker.bootstrap)
+
+        @app.listener("payments")
+        @app.idempotent(store=TopicStore("payments.handled"), id=lambda payment: payment)
+        async def pay(payment: int) -> None:
+            paid.append(payment)
+
+        return app
+
+    async def test() -> None:
+        for begin in (0, 20):
+            app = member()
+            # Numbers 0 to 39, and after that 20 to 59: half of them for the second time.
+            await fill(broker.bootstrap, "payments", begin, begin + 40)
+            async with app:
+                counters = app.listeners[0].counters
+                await until(lambda: counters.processed == 40, "all are looked at")  # noqa: B023
+
+    run(test())
+    assert sorted(paid) == list(range(60))
+
+
+def test_retry_topics_bring_records_back(broker: TestBroker) -> None:
+    seen: list[int] = []
+    app = App("retrying", bootstrap=broker.bootstrap)
+
+    @app.listener("unsteady", retry=Retry(attempts=1, topics=("50ms",)), dead_letter="unsteady.dlq")
+    async def bill(number: int) -> None:
+        seen.append(number)
+        if number == 3 and seen.count(3) == 1:
+            raise ConnectionError("away")
+
+    async def test() -> None:
+        await fill(broker.bootstrap, "unsteady", 0, 10)
+        async with app:
+            await until(lambda: len(seen) == 11, "the failed one comes back")
+        assert await committed(broker.bootstrap, "unsteady", "retrying") == 10
+        assert await committed(broker.bootstrap, "unsteady.retrying.retry-50ms", "retrying") == 1
+
+    run(test())
+    assert sorted(seen) == sorted([*range(10), 3]) and app.listeners[0].counters.dead_letters == 0
 
 
 def test_a_killed_broker_comes_back_and_nothing_is_lost() -> None:

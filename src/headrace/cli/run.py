@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.output import print_json
 from headrace.client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def run_app(
         None, "--metrics-port", metavar="N", min=0, max=65535, help="Serve /metrics, /health and /ready there."
     ),
     log_level: str = typer.Option("info", "--log-level", metavar="LEVEL", help="debug, info, warning or error."),
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON, at the end.")] = False,
 ) -> None:
     """Run the listeners of an app until SIGTERM or Ctrl-C.
 
@@ -42,6 +44,7 @@ def run_app(
         raise ClientError(f"--log-level {log_level}: write debug, info, warning or error")
     if reload:
         more = [] if metrics_port is None else ["--metrics-port", str(metrics_port)]
+        more += ["--json"] if as_json else []
         raise typer.Exit(Reloader(reload_dir, [target, "--log-level", log_level, *more]).run())
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     from headrace.listeners.runner import ListenerFailed
@@ -55,6 +58,16 @@ def run_app(
     except ListenerFailed as error:
         print(f"headrace: {error}", file=sys.stderr)
         status = 1
+    if as_json:
+        print_json(
+            {
+                "app": app.name,
+                "status": status,
+                "listeners": [
+                    {"name": one.spec.name, "state": one.state} | one.counters.shown() for one in app.listeners
+                ],
+            }
+        )
     _leave(status)
 
 

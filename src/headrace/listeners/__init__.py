@@ -16,6 +16,11 @@ if TYPE_CHECKING:
         Undecodable as Undecodable,
     )
     from headrace.listeners.handlers import Ack as Ack, Send as Send
+    from headrace.listeners.idempotence import (
+        MemoryStore as MemoryStore,
+        SqliteStore as SqliteStore,
+        TopicStore as TopicStore,
+    )
     from headrace.listeners.runner import ListenerFailed as ListenerFailed
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
@@ -24,6 +29,7 @@ else:
             "app": ["App", "Restart"],
             "core.retry": ["BatchFailed", "Fatal", "ListenerRefused", "Retry", "Skip", "Undecodable"],
             "handlers": ["Ack", "Send"],
+            "idempotence": ["MemoryStore", "SqliteStore", "TopicStore"],
             "runner": ["ListenerFailed"],
         },
     )

@@ -16,6 +16,7 @@ from headrace.listeners.core.schedule import Order
 from headrace.listeners.counters import Counters
 from headrace.listeners.handlers import Handler
 from headrace.listeners.health import Health, ListenerHealth
+from headrace.listeners.idempotence import Idempotence, MemoryStore, Store
 from headrace.listeners.metrics import Collector, MetricsServer, Row
 from headrace.listeners.ports import World
 from headrace.listeners.runner import ListenerFailed, Runner
@@ -158,6 +159,24 @@ class App:
             return function
 
         return declare
+
+    def idempotent(
+        self, *, store: Store | None = None, id: str | Callable[[Any], Any] | None = None
+    ) -> Callable[[F], F]:
+        """Leave out records that were handled before; written between `@app.listener` and the function.
+
+        `store` remembers their ids: `MemoryStore()` (the default), `SqliteStore(path)`, `TopicStore(topic)`. `id` is
+        the name of a header, or a function of the value; without it a record is known by its place in the topic, so
+        that only a second reading is left out, not a second sending.
+        """
+
+        def mark(function: F) -> F:
+            if any(one.spec.handler.function is function for one in self.listeners):
+                raise ListenerRefused("write @app.idempotent(...) below @app.listener(...), next to the function")
+            function.__headrace_idempotence__ = Idempotence(store or MemoryStore(), id)  # type: ignore[attr-defined]
+            return function
+
+        return mark
 
     # -- running
 

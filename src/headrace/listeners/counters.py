@@ -35,6 +35,10 @@ class Counters:
                 self.buckets[i] += 1
                 break
 
+    def shown(self) -> dict[str, int]:
+        """The plain counts, by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, int)}
+
     def put_aside(self, decision: Decision, records: int) -> None:
         """Records that the listener goes on without."""
         if isinstance(decision, DeadLetter):

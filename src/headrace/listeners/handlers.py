@@ -12,6 +12,7 @@ from typing import Any, Union, get_args, get_origin
 from headrace.client.api.serializers import Decode, Json, decoder_of
 from headrace.client.api.types import Record
 from headrace.listeners.core.retry import BatchFailed, ListenerRefused, Undecodable
+from headrace.listeners.idempotence import Idempotence
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,9 @@ class Handler:
             (kind,) = get_args(kind) or (bytes,)
         self.takes_records = kind is Record
         self._decode = None if self.takes_records else value_decoder(kind, decoder, self.name)
+        self.idempotence: Idempotence | None = getattr(function, "__headrace_idempotence__", None)
+        if self.is_batch and self.idempotence is not None:
+            raise ListenerRefused(f"{self.name}: idempotent processing knows single records: take one, not a list")
         if self.is_batch and RECORD in self.parameters:
             raise ListenerRefused(f"{self.name}: a handler of batches takes list[Record] for whole records")
 
@@ -77,6 +81,11 @@ class Handler:
             except Undecodable as error:
                 raise BatchFailed(index, error) from error
         return found
+
+    def identity_of(self, record: Record) -> str:
+        """The id by which idempotent processing knows the record."""
+        assert self.idempotence is not None
+        return self.idempotence.identity_of(record, self.value(record))
 
     def value(self, record: Record) -> Any:
         """The record's value as the handler wants it."""

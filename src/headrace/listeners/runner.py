@@ -76,6 +76,9 @@ class Runner:
         callbacks = Callbacks(self._on_assigned, self._on_revoked, self._on_lost)
         self.consumer: ConsumerPort = world.consumer(spec.all_topics, spec.group, callbacks, spec.consumer)
         self._outbox = Outbox(spec, world)
+        self._idempotence = spec.handler.idempotence
+        if self._idempotence is not None:
+            self._idempotence = self._idempotence.remembering_in(world.store(self._idempotence.store))
         self.assignment: set[At] = set()
         self.polled_at: float | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -105,6 +108,8 @@ class Runner:
         """Work until `stop`, or until something cannot be cured."""
         try:
             await self._outbox.start()
+            if self._idempotence is not None:
+                await self._idempotence.store.start()
             await self._world.make_topics(self.spec.made_topics)
             await self.consumer.start()
             await self._run_started()
@@ -165,7 +170,10 @@ class Runner:
             self._cancel_timer()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
-        for close in (self.consumer.close, self._outbox.close):
+        closes = [self.consumer.close, self._outbox.close]
+        if self._idempotence is not None:
+            closes.append(self._idempotence.store.close)
+        for close in closes:
             try:
                 await close()
             except ClientError as error:
@@ -221,6 +229,8 @@ class Runner:
 
     async def _on_assigned(self, partitions: Partitions) -> None:
         self.assignment.update(partitions)
+        if self._idempotence is not None:
+            await self._idempotence.store.refresh()
         log.info("listener %r: reads %s", self.spec.name, _names(partitions))
 
     async def _on_revoked(self, partitions: Partitions) -> None:
@@ -304,11 +314,7 @@ class Runner:
         ack = self._ack_of(unit.entries) if self.spec.ack == "manual" else None
         records = [entry.record for entry in unit.entries]
         try:
-            result = await self._call(records, ack)
-            outputs = sends_of(result, records, self.spec.send_to, self.spec.name)
-            self._outbox.check(outputs)
-            if outputs and not self.spec.exactly_once:
-                await self._outbox.send(outputs)
+            outputs = await self._handle_once(records, ack)
         except Exception as error:
             self.counters.failures += 1
             if not unit.is_dropped:
@@ -322,6 +328,29 @@ class Runner:
         else:
             self.schedule.pass_on(unit)
         self._finished()
+
+    async def _handle_once(self, records: list[Record], ack: Ack | None) -> list[Send]:
+        """Handle records, unless the listener is idempotent and this one was handled before. What has to be sent with
+        the commit is returned."""
+        if self._idempotence is None:
+            return await self._handle(records, ack)
+        async with self._idempotence.once(self.spec.handler.identity_of(records[0])) as is_new:
+            if is_new:
+                return await self._handle(records, ack)
+        self.counters.duplicates += 1
+        log.info("listener %r: %s was handled before and is left out", self.spec.name, where(records[0]))
+        if ack is not None:
+            ack()
+        return []
+
+    async def _handle(self, records: list[Record], ack: Ack | None) -> list[Send]:
+        outputs = sends_of(await self._call(records, ack), records, self.spec.send_to, self.spec.name)
+        self._outbox.check(outputs)
+        if self.spec.exactly_once:
+            return outputs
+        if outputs:
+            await self._outbox.send(outputs)
+        return []
 
     async def _call(self, records: list[Record], ack: Ack | None) -> Any:
         handler = self.spec.handler

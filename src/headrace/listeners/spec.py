@@ -59,6 +59,7 @@ class ListenerSpec:
             ('with ack="manual" the handler takes an Ack: def handle(order: Order, ack: Ack)'),
         )
         yield not manual and ACK in self.handler.parameters, 'the handler takes an Ack: add ack="manual"'
+        yield self.exactly_once and self.handler.idempotence is not None, "exactly once needs no idempotent processing"
         yield manual and self.exactly_once, "exactly_once commits by itself: leave ack away"
         yield self.dead_letter in self.topics, "the dead letters cannot go to a topic that it listens to"
         yield (

@@ -17,6 +17,7 @@ from headrace.client.api.serializers import Json
 from headrace.client.api.types import Record, TopicPartition
 from headrace.client.produce.partitioner import KeyPartitioner
 from headrace.listeners.core.schedule import At
+from headrace.listeners.idempotence import MemoryStore, Store, TopicStore
 from headrace.listeners.ports import Callbacks, World
 from headrace.listeners.runner import ListenerFailed, Runner
 
@@ -136,6 +137,10 @@ class TestMode:
 
     def producer(self, transactional_id: str | None) -> "_Producer":
         return _Producer(self)
+
+    def store(self, given: Store) -> Store:
+        """A topic needs a broker; in a test it is the memory of one run."""
+        return MemoryStore() if isinstance(given, TopicStore) else given
 
     async def make_topics(self, like: Mapping[str, str]) -> None:
         for name in like:

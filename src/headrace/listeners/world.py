@@ -10,6 +10,7 @@ from headrace.client.api.consumer import Consumer
 from headrace.client.api.producer import Producer
 from headrace.client.errors import RequestFailed
 from headrace.errors import Err
+from headrace.listeners.idempotence import Store, TopicStore
 from headrace.listeners.ports import Callbacks, ConsumerPort, ProducerPort
 
 
@@ -39,6 +40,12 @@ class Cluster:
         """A producer, not started."""
         more: dict[str, Any] = {} if transactional_id is None else {"transactional_id": transactional_id}
         return Producer(**self._options, **more)
+
+    def store(self, given: Store) -> Store:
+        """Where ids are remembered: as given, in this cluster."""
+        if isinstance(given, TopicStore):
+            given.connect_with(self._options)
+        return given
 
     async def make_topics(self, like: Mapping[str, str]) -> None:
         """Create what is missing, each with the partitions of another topic."""
