@@ -60,7 +60,7 @@ def produce(
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
-    """Write records to a topic, one per line of standard input or of files.
+    """Write lines of standard input or of files to a topic.
 
     Ends with the input, when every record is acknowledged. At the first line that is no record it stops and says which.
     """
