@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -224,6 +224,20 @@ class Consumer:
             assert handed is not None
             yield Batch(handed.place.topic, handed.place.partition, handed.records)
 
+    async def tables(self, columns: Sequence[str] | None = None) -> AsyncIterator[Any]:
+        """Every record from here on, as `pyarrow.Table`s of one partition each; deserializers are not used.
+
+        `columns` are of key, value, topic, partition, offset, timestamp, timestampType and headers. Needs the extra
+        `columnar`. polars, pandas and DuckDB take such tables as they are.
+        """
+        from headrace.client.api.tables import read_tables
+
+        core = self._running()
+        if self._is_reading:
+            raise ClientError("two tasks read from one consumer at once: give each a consumer of its own")
+        async for table in read_tables(core, columns):
+            yield table
+
     async def poll(self, timeout_s: float = POLL_S, max_records: int | None = None) -> list[Record]:
         """The next records, of another partition each time; none when none came in time.
 
@@ -340,7 +354,7 @@ class Consumer:
     async def seek_to_time(self, when: int | datetime, *partitions: Partition) -> dict[TopicPartition, int]:
         """Go on from the first record at or after a time (milliseconds since 1970, or a datetime); at the end, if there
         is none. Of these partitions, or of all."""
-        millis = int(when.timestamp() * 1000) if isinstance(when, datetime) else int(when)
+        millis = round(when.timestamp() * 1000) if isinstance(when, datetime) else int(when)
         return await self._seek_all(millis, partitions)
 
     async def seek_to_beginning(self, *partitions: Partition) -> dict[TopicPartition, int]:

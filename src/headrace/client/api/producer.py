@@ -220,6 +220,40 @@ class Producer:
         self._running().send_open()
         return [await delivery for delivery in deliveries]
 
+    async def send_table(self, topic: str, table: Any, *, partition: int | None = None) -> int:
+        """Send every row of a `pyarrow.Table` or RecordBatch as a record, wait for all, and return how many there are.
+
+        Of its columns, value is needed; key, headers and timestamp (of Arrow's type) are used if they are there.
+        Serializers are not. Needs the extra `columnar`.
+        """
+        from headrace.client.api.tables import encode_table
+
+        core = self._running()
+        await self._wait(core, topic)
+        if core.transactions is not None:
+            core.transactions.steps.check_open()
+        count = len(core.cluster.topics[topic].partitions)
+        if partition is not None and not 0 <= partition < count:
+            raise _no_partition(topic, partition, count)
+        batches = encode_table(
+            topic,
+            table,
+            count,
+            partition=partition,
+            sticky=Sticky(self.settings.batch_bytes),
+            codec=core.codec,
+            level=core.level,
+            batch_bytes=core.batch_bytes,
+            transactional=core.transactions is not None,
+        )
+        for batch in batches:
+            batch.source = OpenBatch.whole(topic, batch.partition, batch.count, 0.0)
+        await core.send(batches)
+        for batch in batches:
+            assert batch.source is not None
+            await Delivery(batch.source, 0, 0)
+        return sum(batch.count for batch in batches)
+
     async def flush(self) -> None:
         """Wait until every record sent so far is acknowledged, or failed for good.
 
@@ -365,7 +399,7 @@ def _headers(given: HeadersLike) -> Headers:
 
 def _milliseconds(given: int | datetime) -> int:
     if isinstance(given, datetime):
-        return int(given.timestamp() * 1000)
+        return round(given.timestamp() * 1000)
     if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < 1 << 62:
         raise ClientError(f"the timestamp is {given!r}: give milliseconds since 1970, or a datetime")
     return given

@@ -87,6 +87,13 @@ class OpenBatch:
         self._callbacks: list[tuple[Callable[[Delivery], Any], Delivery]] = []
         self._watched: set[int] | None = None
 
+    @classmethod
+    def whole(cls, topic: str, partition: int, count: int, deadline: float) -> "OpenBatch":
+        """One that was built elsewhere, closed already."""
+        batch = cls(topic, partition, deadline)
+        batch.count = batch._left = count
+        return batch
+
     def append(self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> int:
         """Add a record and return how many bytes the batch has grown by."""
         count = self.count

@@ -5,6 +5,7 @@ from collections import deque
 
 import msgspec
 
+from headrace.client.produce.deliveries import OpenBatch
 from headrace.client.produce.partition_queue import PartitionQueue
 
 
@@ -15,6 +16,8 @@ class OutgoingBatch(msgspec.Struct):
     partition: int
     view: memoryview
     count: int
+    source: OpenBatch | None = None
+    """Who is told what becomes of it. Without one, its failure is the producer's."""
 
 
 class Sender:

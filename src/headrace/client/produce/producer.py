@@ -261,7 +261,10 @@ class ProducerCore:
         queue = self._queues.get(key) or self._new_queue(*key)
         if queue.open is not None:
             self._close_open(queue)
-        queue.append(batch.view, batch.count, asyncio.get_running_loop().time() + self.delivery_timeout_s)
+        deadline = asyncio.get_running_loop().time() + self.delivery_timeout_s
+        queue.append(batch.view, batch.count, deadline, batch.source)
+        if batch.source is not None:
+            self._unfinished.add(batch.source)
         self._buffered_bytes += len(batch.view)
         self._offer(queue)
 

@@ -1,0 +1,69 @@
+"""Arrow tables to topics and back: the same records that rows would be, with keys, headers, times and codecs."""
+
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.client.produce.partitioner import partition_for_key
+from headrace.testing.broker import TestBroker
+from tests.client.support import QUICK, read_all, run
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("numba")
+
+
+def table_of(count: int) -> Any:
+    return pa.table(
+        {
+            "key": pa.array([b"k%d" % (n % 5) if n % 3 else None for n in range(count)], pa.binary()),
+            "value": pa.array([b"%d" % n for n in range(count)], pa.binary()),
+            "timestamp": pa.array([1_000 + n for n in range(count)], pa.timestamp("ms")),
+        }
+    )
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_table_goes_out_and_comes_back(broker: TestBroker, codec: str) -> None:
+    async def work(topic: str) -> None:
+        table = table_of(2_000)
+        async with headrace.Producer(broker.bootstrap, compression=codec, batch_bytes=4_000) as producer:
+            assert await producer.send_table(topic, table) == 2_000
+        rows = await read_all(broker, topic)
+        assert {row.value for row in rows} == {b"%d" % n for n in range(2_000)}
+        assert all(row.timestamp == 1_000 + int(row.value) for row in rows)
+        keyed = [row for row in rows if row.key is not None]
+        assert keyed and all(row.partition == partition_for_key(row.key, 3) for row in keyed)
+        found = 0
+        names = ["key", "value", "partition", "offset", "timestamp"]
+        async with headrace.Consumer(topic, bootstrap=broker.bootstrap, group=topic, **QUICK) as consumer:
+            by_place = {(row.partition, row.offset): row for row in rows}
+            async for got in consumer.tables(names):
+                assert got.column_names == names
+                for row in got.to_pylist():
+                    same = by_place[row["partition"], row["offset"]]
+                    assert (row["key"], row["value"]) == (same.key, same.value)
+                    assert round(row["timestamp"].timestamp() * 1000) == same.timestamp
+                found += len(got)
+                if found == 2_000:
+                    break
+            await consumer.commit()
+            assert sum((await consumer.committed()).values()) == 2_000
+
+    run(broker, work, partitions=3)
+
+
+def test_what_is_no_table_of_records_is_refused(broker: TestBroker) -> None:
+    async def work(topic: str) -> None:
+        async with headrace.Producer(broker.bootstrap) as producer:
+            for bad in ([1], pa.table({"a": [1]})):
+                with pytest.raises(headrace.ClientError, match="with a column value"):
+                    await producer.send_table(topic, bad)
+            with pytest.raises(headrace.RequestFailed, match="1 partitions, 0 to 0"):
+                await producer.send_table(topic, table_of(1), partition=4)
+        async with headrace.Consumer(topic, bootstrap=broker.bootstrap, **QUICK) as consumer:
+            with pytest.raises(headrace.ClientError, match="there is no column 'nothing'"):
+                async for _ in consumer.tables(["nothing"]):
+                    pass
+
+    run(broker, work)
