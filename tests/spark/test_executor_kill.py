@@ -1,6 +1,7 @@
 """Executors of a real cluster killed at each step of a running stream: topics lose nothing, and files hold each row
 once."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from headrace.demo.check import committed_files
 from headrace.testing.broker import TestBroker
+from tests.committed import committed_records
 from tests.spark.servers import standalone_cluster
 from tests.spark.source_data import committed, make, put_numbers
 from tests.spark.topics import records_of
@@ -52,7 +54,10 @@ class Steps:
         return (self.checkpoint / "commits" / str(batch)).exists()
 
 
-@pytest.mark.parametrize("to", ["files", "topic"])
+TARGETS = {"files": [], "topic": ["out"], "topic once": ["out", "exactly-once"]}
+
+
+@pytest.mark.parametrize("to", ["files", "topic", "topic once"])
 def test_executors_killed_at_each_step(tmp_path: Path, to: str) -> None:
     steps, folder = Steps(tmp_path), tmp_path.resolve()
     with TestBroker() as broker, standalone_cluster(tmp_path) as master:
@@ -64,7 +69,7 @@ def test_executors_killed_at_each_step(tmp_path: Path, to: str) -> None:
         log = tmp_path / "driver.log"
         with log.open("wb") as output:
             driver = subprocess.Popen(
-                words + (["out"] if to == "topic" else []), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                words + TARGETS[to], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                     start_new_session=True
             )  # fmt: skip
         try:
@@ -80,7 +85,11 @@ def test_executors_killed_at_each_step(tmp_path: Path, to: str) -> None:
                 os.killpg(driver.pid, signal.SIGKILL)
                 driver.wait()
         assert killed >= len(MOMENTS), "there was nobody to kill"
-        if to == "files":
+        if to == "topic once":
+            once = asyncio.run(committed_records(broker.bootstrap, "out"))
+            values = [int(record.value or b"") for records in once.values() for record in records]
+            assert sorted(values) == list(range(NUMBERS))
+        elif to == "files":
             rows = [
                 row["value"]
                 for path in committed_files(tmp_path / "out")
