@@ -6,9 +6,78 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+import confluent_kafka as confluent
+import pytest
+
 from headrace.testing.cluster import TestCluster
 from tests.cluster.command_line import headrace
 from tests.mission.conftest import SETTINGS
+from tests.mission.records import produce
+from tests.waiting import eventually
+
+
+class TestStorage:
+    def test_n_partitions_make_n_folders_and_15_replicas_are_5_partitions_times_3(self, four: TestCluster) -> None:
+        four.create_topic("fifteen", 5, 3)
+        text = headrace("topic", "describe", "fifteen", "-b", four.bootstrap)
+        assert "15 replicas = 5 partitions x 3" in text
+        eventually(
+            lambda: sum(len(list(node.data.glob("fifteen-*"))) for node in four.nodes.values()) == 15, "15 folders"
+        )
+
+    def test_configured_topic_has_three_folders_with_segments_and_both_indexes(self, four: TestCluster) -> None:
+        headrace(
+            "topic", "create", "configured-topic", "-p", "3", "-r", "1", "--set", "segment.bytes=1048576",
+            "-b", four.bootstrap,
+        )  # fmt: skip
+        four.wait_in_sync("configured-topic")
+        for partition in range(3):
+            produce(four.bootstrap, "configured-topic", [bytes(100_000)] * 15, partition=partition)
+        folders = json.loads(
+            headrace("topic", "describe", "configured-topic", "--files", "--json", "-b", four.bootstrap)
+        )
+        names = [Path(folder["folder"]).name for folder in folders[0]["folders"]]
+        assert names == [f"configured-topic-{partition}" for partition in range(3)]
+        for folder in folders[0]["folders"]:
+            first, *_, last = folder["segments"]
+            assert not first["active"] and last["active"], "full, closed, and a new one begun"
+            assert first["file"] == "00000000000000000000.log" and first["size_bytes"] <= 1_048_576
+            assert int(last["file"].partition(".")[0]) == last["start_offset"] > 0, "named after its first offset"
+            assert list(first["indexes"]) == ["00000000000000000000.index", "00000000000000000000.timeindex"]
+
+
+class TestInSyncReplicas:
+    def test_followers_fall_behind_the_leader_alone_commits_and_a_minimum_of_two_refuses(self, tmp_path: Path) -> None:
+        """The documents' eleven seconds are shorter here. Broker 1 is the only controller, and is not frozen."""
+        settings = {**SETTINGS, "replica.lag.time.max.ms": "1000", "broker.session.timeout.ms": "60000"}
+        with TestCluster(3, folder=tmp_path / "c", settings=settings, voters=1) as cluster:
+            for topic, least in (("alone", "1"), ("pair", "2")):
+                cluster.create_topic(topic, configs={"min.insync.replicas": least}, assignments={0: [1, 2, 3]})
+                produce(cluster.bootstrap, topic, [b"on three"])
+            for follower in (2, 3):
+                cluster.freeze(follower)
+            # The write makes followers be behind; it is committed by the leader alone, and is all there is.
+            produce(cluster[1].address, "alone", [b"on one"])
+            cluster.wait_isr("alone", 0, {1})
+            with pytest.raises(confluent.KafkaException, match=r"NOT_ENOUGH_REPLICAS|MSG_TIMED_OUT"):
+                produce_once(cluster[1].address, "pair", b"refused")
+            for follower in (2, 3):
+                cluster.thaw(follower)
+            cluster.wait_isr("alone", 0, {1, 2, 3})
+            cluster.wait_isr("pair", 0, {1, 2, 3})
+            produce(cluster.bootstrap, "pair", [b"on three again"])
+
+
+def produce_once(bootstrap: str, topic: str, value: bytes) -> None:
+    """Without sending again. Raises what the broker said."""
+    failed: list[confluent.KafkaError] = []
+    producer = confluent.Producer(
+        {"bootstrap.servers": bootstrap, "acks": "all", "retries": 0, "message.timeout.ms": 8_000, "log_level": 0}
+    )
+    producer.produce(topic, value, callback=lambda error, message: failed.append(error) if error else None)
+    producer.flush(60)
+    if failed:
+        raise confluent.KafkaException(failed[0])
 
 
 class TestControllerBroker:
@@ -80,7 +149,8 @@ class TestPartitionAssignment:
         assert "pictured would be created: 6 replicas = 3 partitions x 2" in text
         assert "replica.placement=shifted (this cluster's)" in text and "replica.placement=striped\n" in text
         assert len(re.findall(r"^p\d .*LEADER", text, re.M)) == 6 and "b1 (a)" in text
-        assert "pictured" not in headrace("topic", "list", "-b", four.bootstrap), "nothing is created"
+        topics = four.ask(lambda admin: admin.list_topics())
+        assert "pictured" not in {topic.name for topic in topics}, "nothing is created"
         command = re.search(r"headrace (topic create pictured --assignment \S+)", text)
         assert command is not None
         headrace(*command[1].split(), "-b", four.bootstrap)

@@ -23,6 +23,7 @@ from headrace.cli.output import (
     with_admin,
 )
 from headrace.cli.topic_create import INT32_MAX, create, sizes_text
+from headrace.cli.topic_files import folders_of, print_folders
 from headrace.cli.watch import watched
 from headrace.client.admin.admin import EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource, ReplicaSize, Resource
 from headrace.client.admin.operations import Operations
@@ -116,14 +117,22 @@ def _summary(topic: Topic) -> dict[str, Any]:
 
 @app.command("describe")
 @watched
-def describe(names: list[str] = NAMES, bootstrap: str = BOOTSTRAP, as_json: bool = JSON) -> None:
+def describe(
+    names: list[str] = NAMES,
+    files: bool = typer.Option(False, "--files", help="Draw each partition's folder, as far as this machine has it."),
+    bootstrap: str = BOOTSTRAP,
+    as_json: bool = JSON,
+) -> None:
     """Show partitions, replicas, offsets, sizes and options.
 
     Only options that were set for the topic are shown; `headrace config describe` shows all.
     """
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
-        return [await _describe(admin, name) for name in names]
+        found = [await _describe(admin, name) for name in names]
+        for topic in found if files else ():
+            topic["folders"] = await folders_of(admin, await admin.describe_topic(topic["name"]))
+        return found
 
     found = with_admin(bootstrap, work)
     if as_json:
@@ -133,6 +142,7 @@ def describe(names: list[str] = NAMES, bootstrap: str = BOOTSTRAP, as_json: bool
         if position:
             print()
         _print_description(topic)
+        print_folders(topic.get("folders", []))
 
 
 async def _describe(admin: Admin, name: str) -> dict[str, Any]:
