@@ -230,3 +230,16 @@ def test_values_go_through_serializers_and_come_back(broker: TestBroker) -> None
         assert (second.key, second.value) == (None, None)
 
     run(broker, work)
+
+
+def test_partitions_that_are_added_later_are_used(broker: TestBroker) -> None:
+    async def work(topic: str) -> None:
+        options: dict[str, Any] = {"partitioner": "round_robin", "metadata_max_age_ms": 50}
+        async with headrace.Producer(broker.bootstrap, **options) as producer:
+            await producer.send(topic, b"")
+            async with headrace.Admin(broker.bootstrap) as admin:
+                await admin.create_partitions(topic, 3)
+            while (await producer.send(topic, b"")).partition != 2:
+                await asyncio.sleep(0.02)
+
+    run(broker, work)

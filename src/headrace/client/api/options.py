@@ -65,7 +65,6 @@ class ProducerOptions(CommonOptions, total=False):
     partitioner: str | Callable[[str, bytes | None, int], int]
     key_serializer: Any
     value_serializer: Any
-    interceptors: list[Any]
     transactional_id: str
     transaction_timeout_ms: int
 
@@ -95,7 +94,6 @@ class ConsumerOptions(CommonOptions, total=False):
     check_crcs: bool
     key_deserializer: Any
     value_deserializer: Any
-    interceptors: list[Any]
     on_assigned: Callable[..., Any]
     on_revoked: Callable[..., Any]
     on_lost: Callable[..., Any]
@@ -139,7 +137,6 @@ class ProducerSettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown
     partitioner: Any = "sticky"
     key_serializer: Any = None
     value_serializer: Any = None
-    interceptors: tuple[Any, ...] = ()
     transactional_id: str | None = None
     transaction_timeout_ms: Positive = 60_000
 
@@ -176,7 +173,6 @@ class ConsumerSettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown
     check_crcs: bool = True
     key_deserializer: Any = None
     value_deserializer: Any = None
-    interceptors: tuple[Any, ...] = ()
     on_assigned: Any = None
     on_revoked: Any = None
     on_lost: Any = None

@@ -111,6 +111,7 @@ class Producer:
             level=settings.compression_level,
             delivery_timeout_s=settings.delivery_timeout_ms / 1000,
             produce_timeout_ms=settings.request_timeout_ms,
+            metadata_max_age_s=settings.metadata_max_age_ms / 1000,
         )
         try:
             await cluster.refresh(())

@@ -34,7 +34,7 @@ from headrace.client.produce.deliveries import RECORD_OVERHEAD_MAX, OpenBatch
 from headrace.client.produce.lingering import Lingering
 from headrace.client.produce.outgoing import OutgoingBatch as OutgoingBatch, Sender
 from headrace.client.produce.partition_queue import NO_PRODUCER, PartitionQueue, ProducerId, QueuedBatch, Written
-from headrace.client.produce.request import Taken, find_topic, new_producer_id, produce_request
+from headrace.client.produce.request import Taken, find_topic, new_producer_id, produce_request, stay_informed
 from headrace.client.produce.transactions import ProducerTransactions, Severity
 from headrace.client.produce.verdicts import FORGOTTEN, TOO_LARGE, ends_all, explained, may_retry
 from headrace.errors import Err
@@ -51,14 +51,14 @@ REQUEST_BYTES_MAX = 4 << 20
 BUFFER_BYTES_MAX = 32 << 20
 DELIVERY_TIMEOUT_S = 120.0
 PRODUCE_TIMEOUT_MS = 30_000
+METADATA_MAX_AGE_S = 300.0
 FRESH_STARTS_MAX = 3
 """New producer ids for one partition before giving up on a broker that keeps forgetting them."""
 
 TOPIC_GONE_S = 15.0
 """How long a topic may be missing before it counts as deleted rather than moved."""
 
-BATCH_BYTES = 256 << 10
-RETRIES_MAX = (1 << 31) - 1
+BATCH_BYTES, RETRIES_MAX = 256 << 10, (1 << 31) - 1
 FAILED_KEPT_MAX = 1000
 ALL = -1
 """acks: every in-sync replica has it."""
@@ -88,6 +88,7 @@ class ProducerCore:
         level: int | None = None,
         delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
         produce_timeout_ms: int = PRODUCE_TIMEOUT_MS,
+        metadata_max_age_s: float = METADATA_MAX_AGE_S,
         transactions: ProducerTransactions | None = None,
     ) -> None:
         assert 1 <= in_flight_max <= IN_FLIGHT_MAX or not idempotent, "more in flight than a broker remembers"
@@ -103,6 +104,7 @@ class ProducerCore:
         self.level = level
         self.delivery_timeout_s = delivery_timeout_s
         self.produce_timeout_ms = produce_timeout_ms
+        self.metadata_max_age_s = metadata_max_age_s
         self.transactions = transactions
         self.producer = NO_PRODUCER
         self.failed: list[OpenBatch] = []
@@ -121,6 +123,7 @@ class ProducerCore:
     async def __aenter__(self) -> Self:
         if self.idempotent:
             self.producer = await self._new_producer_id()
+        self._spawn(stay_informed(self.cluster, self.metadata_max_age_s))
         return self
 
     async def __aexit__(

@@ -1,6 +1,8 @@
 """A producer's requests: a batch of each of some partitions, a producer id, a topic that may have to be made."""
 
-from headrace.client.errors import RequestFailed, check
+import asyncio
+
+from headrace.client.errors import ClientError, RequestFailed, check
 from headrace.client.net.cluster import NO_TOPIC, NO_TOPIC_ID, Cluster, Topic, may_pass
 from headrace.client.produce.partition_queue import PartitionQueue, ProducerId, QueuedBatch
 from headrace.client.produce.transactions import ProducerTransactions
@@ -62,3 +64,13 @@ async def find_topic(cluster: Cluster, topic: str) -> Topic:
     if found is None:
         raise RequestFailed(f"topic {topic!r}", Err.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC)
     return found
+
+
+async def stay_informed(cluster: Cluster, max_age_s: float) -> None:
+    """Look at the topics in use again and again: they get more partitions, and nothing fails that would tell."""
+    while True:
+        await asyncio.sleep(max_age_s)
+        try:
+            await cluster.refresh()
+        except ClientError:
+            continue
