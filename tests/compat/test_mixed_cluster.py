@@ -54,6 +54,9 @@ class Mixed:
             "log.dirs": self.folder / f"node-{node_id}",
             "offsets.topic.replication.factor": 2,
             "offsets.topic.num.partitions": 4,
+            "transaction.state.log.replication.factor": 2,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 4,
             "replica.lag.time.max.ms": 10_000,
         }
         path = self.folder / f"node-{node_id}.properties"

@@ -86,12 +86,16 @@ def check(bootstrap: str, topic: str, group: str) -> None:
 
 def run(command: list[str], bootstrap: str, topic: str) -> None:
     prepare(bootstrap, topic)
-    words = [*command, "transactions", bootstrap, topic, f"{topic}-group"]
+    run_program(command, bootstrap, topic, f"{topic}-group")
+    check(bootstrap, topic, f"{topic}-group")
+
+
+def run_program(command: list[str], bootstrap: str, topic: str, group: str) -> None:
+    words = [*command, "transactions", bootstrap, topic, group]
     done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == 4, (done.stdout + done.stderr)[-3000:]
     assert all(line.startswith("ok") for line in lines), done.stdout
-    check(bootstrap, topic, f"{topic}-group")
 
 
 @pytest.mark.parametrize("name", CLIENTS)

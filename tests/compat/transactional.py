@@ -56,7 +56,9 @@ class Confluent:
 
     @staticmethod
     def _producer(bootstrap: str, topic: str) -> confluent.Producer:
-        producer = confluent.Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-id"})
+        producer = confluent.Producer(
+            {"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-id", "log_level": 2}
+        )
         producer.init_transactions(LIMIT_S)
         return producer
 
