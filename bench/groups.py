@@ -51,7 +51,8 @@ def send(sock: socket.socket, key: ApiKey, version: int, message: Any) -> None:
 
 def receive(sock: socket.socket, key: ApiKey, version: int) -> Any:
     answer = bytes(load.receive_frame(sock, BUFFER))
-    return API[key].response.decoder(version)(answer, 4, len(answer))[0]
+    begin = 4 + API[key].response_header_version(version)  # newer headers end with a count of tags, which is 0
+    return API[key].response.decoder(version)(answer, begin, len(answer))[0]
 
 
 def ask(sock: socket.socket, key: ApiKey, version: int, message: Any) -> Any:

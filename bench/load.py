@@ -142,8 +142,17 @@ def _pump(
     return answered, answered * payload_bytes
 
 
-def fetch(port: int, pid: int, topic: str, *, seconds: float, max_bytes: int = 1 << 20, connections: int = 1) -> Rate:
-    """Reads partition 0 from its beginning, again and again."""
+def fetch(
+    port: int,
+    pid: int,
+    topic: str,
+    *,
+    seconds: float,
+    max_bytes: int = 1 << 20,
+    connections: int = 1,
+    isolation: int = 0,
+) -> Rate:
+    """Reads partition 0 from its beginning, again and again; `isolation` 1: committed records only."""
 
     def run() -> tuple[int, int]:
         with ExitStack() as stack:
@@ -155,7 +164,7 @@ def fetch(port: int, pid: int, topic: str, *, seconds: float, max_bytes: int = 1
             end = time.perf_counter() + seconds
             for fd, sock in socks.items():
                 poll.register(fd, select.EPOLLIN)
-                sock.sendall(wire.fetch(topic, 0, 0, max_bytes))
+                sock.sendall(wire.fetch(topic, 0, 0, max_bytes, isolation))
             waiting = set(socks)
             while waiting:
                 for fd, _ in poll.poll():
@@ -166,7 +175,7 @@ def fetch(port: int, pid: int, topic: str, *, seconds: float, max_bytes: int = 1
                     after = wire.next_offset(records)
                     offsets[fd] = 0 if after is None or after >= high_watermark else after
                     if time.perf_counter() < end:
-                        socks[fd].sendall(wire.fetch(topic, 0, offsets[fd], max_bytes))
+                        socks[fd].sendall(wire.fetch(topic, 0, offsets[fd], max_bytes, isolation))
                     else:
                         waiting.discard(fd)
                         poll.unregister(fd)

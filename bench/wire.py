@@ -39,8 +39,8 @@ def produce_error(answer: bytes | memoryview, topic: str) -> int:
     return int(struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic) + 4 + 4)[0])
 
 
-def fetch(topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
-    head = struct.pack(">iiiibii", -1, 500, 1, max_bytes, 0, 0, -1)
+def fetch(topic: str, partition: int, offset: int, max_bytes: int, isolation: int = 0) -> bytes:
+    head = struct.pack(">iiiibii", -1, 500, 1, max_bytes, isolation, 0, -1)
     part = struct.pack(">iiqqi", partition, -1, offset, -1, max_bytes)
     return frame(
         FETCH,
