@@ -1,7 +1,7 @@
 """What a listener sends: results, dead letters and retries, one by one or with the offsets in one transaction."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, cast
 
 from headrace.client.api.serializers import Json
@@ -52,22 +52,22 @@ class Outbox:
     async def send(self, sends: Sequence[Send]) -> None:
         """Send in this order; all of them are acknowledged when this returns."""
         producer = await self._started()
-        for send in sends:
-            await self._put(producer, send)
+        for delivery in [await self._put(producer, send) for send in sends]:
+            await delivery
 
     async def transact(self, consumer: ConsumerPort, offsets: Mapping[At, int], sends: Sequence[Send]) -> None:
         """Send and commit offsets, all of it or nothing."""
         producer = cast(TransactionalPort, await self._started())
         async with producer.transaction() as transaction:
-            for send in sends:
-                await self._put(producer, send)
+            for delivery in [await self._put(producer, send) for send in sends]:
+                await delivery
             await transaction.commit_offsets(consumer, offsets)
 
-    async def _put(self, producer: ProducerPort, send: Send) -> None:
+    async def _put(self, producer: ProducerPort, send: Send) -> Awaitable[Any]:
         partition = send.partition
         if partition is not None and partition >= await self._partitions(producer, send.topic):
             partition = None  # fewer than where the record comes from: by its key, then
-        await producer.send(
+        return await producer.send_soon(
             send.topic,
             self._encode(send.value),
             key=self._encode(send.key),

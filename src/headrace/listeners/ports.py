@@ -42,7 +42,7 @@ class ProducerPort(Protocol):
     """Somebody who writes."""
 
     async def start(self) -> None: ...
-    async def send(
+    async def send_soon(
         self,
         topic: str,
         value: Any,
@@ -51,7 +51,7 @@ class ProducerPort(Protocol):
         headers: Any = ...,
         timestamp: Any = ...,
         partition: int | None = ...,
-    ) -> Any: ...
+    ) -> Awaitable[Any]: ...
     async def partitions(self, topic: str) -> int: ...
     async def close(self) -> None: ...
 

@@ -74,7 +74,7 @@ class Runner:
             bytes_max=spec.buffer_bytes,
         )
         callbacks = Callbacks(self._on_assigned, self._on_revoked, self._on_lost)
-        self.consumer: ConsumerPort = world.consumer(spec.all_topics, spec.group, callbacks, spec.consumer)
+        self.consumer: ConsumerPort = world.consumer(spec.all_topics, spec.group, callbacks, spec.consumer_options)
         self._outbox = Outbox(spec, world)
         self._idempotence = spec.handler.idempotence
         if self._idempotence is not None:

@@ -60,6 +60,7 @@ class ListenerSpec:
         )
         yield not manual and ACK in self.handler.parameters, 'the handler takes an Ack: add ack="manual"'
         yield self.exactly_once and self.handler.idempotence is not None, "exactly once needs no idempotent processing"
+        yield self.transactional_id is not None and not self.exactly_once, "transactional_id is for exactly_once=True"
         yield manual and self.exactly_once, "exactly_once commits by itself: leave ack away"
         yield self.dead_letter in self.topics, "the dead letters cannot go to a topic that it listens to"
         yield (
@@ -75,6 +76,11 @@ class ListenerSpec:
     def retry_topics(self) -> dict[str, str]:
         """Every retry topic, and the topic that it is made like."""
         return {retry_topic(topic, self.group, delay): topic for topic in self.topics for delay in self.retry.topics}
+
+    @property
+    def consumer_options(self) -> Mapping[str, Any]:
+        """Exactly once begins with records that count: those of an aborted transaction do not."""
+        return {"isolation_level": "read_committed", **self.consumer} if self.exactly_once else self.consumer
 
     @property
     def all_topics(self) -> tuple[str, ...]:

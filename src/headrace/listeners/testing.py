@@ -248,7 +248,7 @@ class _Producer:
     async def start(self) -> None:
         return None
 
-    async def send(
+    async def send_soon(
         self,
         topic: str,
         value: Any,
@@ -257,8 +257,10 @@ class _Producer:
         headers: Any = None,
         timestamp: Any = None,
         partition: int | None = None,
-    ) -> Record:
-        return self._world.send(topic, value, key=key, headers=headers or (), partition=partition)
+    ) -> "asyncio.Future[Record]":
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(self._world.send(topic, value, key=key, headers=headers or (), partition=partition))
+        return done
 
     async def partitions(self, topic: str) -> int:
         return len(self._world.topic(topic))

@@ -13,6 +13,9 @@ from headrace.errors import Err
 from headrace.listeners.idempotence import Store, TopicStore
 from headrace.listeners.ports import Callbacks, ConsumerPort, ProducerPort
 
+TRANSACTION_TIMEOUT_MS = 10_000
+"""A listener's transactions are short. One that a crash leaves open holds up readers for at most this long."""
+
 
 class Cluster:
     """Kafka, by its addresses. `options` are those of every client, such as `security`."""
@@ -38,7 +41,9 @@ class Cluster:
 
     def producer(self, transactional_id: str | None) -> ProducerPort:
         """A producer, not started."""
-        more: dict[str, Any] = {} if transactional_id is None else {"transactional_id": transactional_id}
+        more: dict[str, Any] = {}
+        if transactional_id is not None:
+            more = {"transactional_id": transactional_id, "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
         return Producer(**self._options, **more)
 
     def store(self, given: Store) -> Store:

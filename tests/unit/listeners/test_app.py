@@ -371,6 +371,31 @@ def test_results_are_sent_before_their_record_is_committed() -> None:
     run(test())
 
 
+def test_exactly_once_sends_results_and_dead_letters_with_the_commit_of_their_record() -> None:
+    app, sent_at_call = App("billing"), []
+
+    @app.listener("orders", exactly_once=True, send_to="bills", dead_letter="dlq", retry=Retry(attempts=1))
+    async def bill(order: Order) -> Paid:
+        sent_at_call.append(len(world.records("bills")))
+        if order.id == 1:
+            raise ValueError("no such table")
+        return Paid(order.id)
+
+    world = app.test()
+
+    async def test() -> None:
+        async with world:
+            for i in range(3):
+                world.send("orders", {"id": i}, key="a")
+            await world.settled()
+            assert [record.value for record in world.records("bills")] == [b'{"id":0}', b'{"id":2}']
+            assert [record.value for record in world.records("dlq")] == [b'{"id":1}']
+            assert world.committed("orders") == 3
+
+    run(test())
+    assert sent_at_call == [0, 0, 0], "sent before the commit"
+
+
 def test_plain_functions_run_in_threads_and_async_ones_on_the_loop() -> None:
     app, threads = App("billing"), []
 
@@ -430,6 +455,61 @@ class TestShutdown:
         assert "1 handlers still run at the end" in caplog.text
 
 
+class TestRebalance:
+    """Partitions that are taken away, as the consumer tells it inside of `poll`."""
+
+    def test_what_runs_is_finished_and_committed_before_partitions_are_given_up(self) -> None:
+        app, started, done = App("billing"), asyncio.Event(), []
+
+        @app.listener("orders", concurrency=2, commit_interval_s=60)
+        async def bill(order: Order) -> None:
+            started.set()
+            await asyncio.sleep(0.02)
+            done.append(order.id)
+
+        async def test() -> None:
+            async with app.test() as world:
+                for i in range(10):
+                    world.send("orders", {"id": i}, key=str(i))
+                await started.wait()
+                runner = app.listeners[0].runner
+                assert runner is not None
+                await runner._on_revoked(frozenset({("orders", 0)}))
+                assert sorted(done) == [0, 1] and world.committed("orders") == 2
+                assert runner.schedule.records == 0 and runner.assignment == set()
+
+        run(test())
+        assert sorted(done) == [0, 1]
+
+    def test_what_was_lost_is_stopped_and_never_committed(self) -> None:
+        app, started, ends = App("billing"), asyncio.Event(), []
+
+        @app.listener("orders")
+        async def bill(order: Order) -> None:
+            started.set()
+            try:
+                await asyncio.sleep(60 if order.id == 0 else 0)
+            except asyncio.CancelledError:
+                ends.append("cancelled")
+                raise
+            ends.append(f"handled {order.id}")
+
+        async def test() -> None:
+            async with app.test(partitions=2) as world:
+                world.send("orders", {"id": 0}, partition=0)
+                await started.wait()
+                runner = app.listeners[0].runner
+                assert runner is not None
+                await runner._on_lost(frozenset({("orders", 0)}))
+                world.send("orders", {"id": 1}, partition=1)
+                await world.settled()
+                assert world.committed("orders", 0) is None and world.committed("orders", 1) == 1
+                assert app.health().ok
+
+        run(test())
+        assert ends == ["cancelled", "handled 1"]
+
+
 def test_memory_is_bounded_while_a_handler_is_slow() -> None:
     app, peak, go = App("billing"), 0, asyncio.Event()
 
@@ -469,6 +549,7 @@ class TestRefusals:
             ({"ack": "never"}, "write one of record, batch, manual"),
             ({"ack": "manual"}, "takes an Ack"),
             ({"dead_letter": "orders"}, "dead letters cannot go"),
+            ({"transactional_id": "x"}, "is for exactly_once"),
             ({"on_failure": "explode"}, "write stop or skip"),
             ({"consumer": {"auto_commit": True}}, "auto_commit cannot be set"),
         ],
