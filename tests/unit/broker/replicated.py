@@ -191,8 +191,9 @@ def difference(old: Image, new: Image) -> Delta:
 def no_quorum(node_id: int) -> Any:
     """In place of what a node has of the metadata: the dictator tells it."""
     return SimpleNamespace(
-        node_id=node_id, kraft_version=1, is_active=False, is_starved=False, on_failure=None,
-        listen=lambda listener: None, on_leadership=lambda listener: None, changed=lambda *_: None,
+        node_id=node_id, kraft_version=1, is_active=False, is_starved=False, hears_changes=True, on_failure=None,
+        listen=lambda listener: None, on_leadership=lambda listener: None, on_departure=lambda listener: None,
+        changed=lambda *_: None,
     )  # fmt: skip
 
 
