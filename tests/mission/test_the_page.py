@@ -1,0 +1,23 @@
+"""The guide "The architecture, shown" names tests that are there, and all of these."""
+
+import re
+from pathlib import Path
+
+from tests.documents import ROOT, words_in_code
+
+PAGE = ROOT / "docs/guide/architecture-shown.md"
+
+
+def named_in(folder: Path) -> set[str]:
+    return {name for path in folder.rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    named = {word for word in words_in_code(PAGE) if word.startswith("test_")}
+    assert len(named) > 20 and named - named_in(ROOT / "tests") == set()
+
+
+def test_the_page_names_every_test_of_the_documents() -> None:
+    own = set(re.findall(r"def (test_\w+)", Path(__file__).read_text()))
+    bad_input = {"test_an_assignment_that_cannot_be_says_what_to_do", "test_a_broker_that_is_not_there_gets_no_replica"}
+    assert named_in(Path(__file__).parent) - own - bad_input <= set(words_in_code(PAGE))
