@@ -67,20 +67,22 @@ def encode_record(
     headers: Headers = _NO_HEADERS,
 ) -> bytes:
     """One record, its length in front."""
-    if (
-        not headers
-        and key is not None
-        and value is not None
-        and len(key) + len(value) < _SHORT
-        and (0 <= timestamp_delta < _SHORT and offset_delta < _SHORT)
-    ):
+    if not headers and value is not None and 0 <= timestamp_delta < _SHORT and offset_delta < _SHORT:
         # As most are: the calls would cost more than all the rest.
         table = _VARINTS
-        body = b"".join((
-            b"\0", table[timestamp_delta << 1], table[offset_delta << 1], table[len(key) << 1], key,
-            table[len(value) << 1], value, b"\0",
-        ))  # fmt: skip
-        return table[len(body) << 1] + body
+        if key is None:
+            if len(value) < _SHORT:
+                body = b"".join((
+                    b"\0", table[timestamp_delta << 1], table[offset_delta << 1], b"\x01",
+                    table[len(value) << 1], value, b"\0",
+                ))  # fmt: skip
+                return table[len(body) << 1] + body
+        elif len(key) + len(value) < _SHORT:
+            body = b"".join((
+                b"\0", table[timestamp_delta << 1], table[offset_delta << 1], table[len(key) << 1], key,
+                table[len(value) << 1], value, b"\0",
+            ))  # fmt: skip
+            return table[len(body) << 1] + body
     parts = [b"\0", varint(timestamp_delta), varint(offset_delta)]
     if key is None:
         parts.append(b"\x01")
