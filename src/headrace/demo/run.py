@@ -223,13 +223,15 @@ class Run:
             return
         async with self._killing_spark:
             # It should have something to lose: windows that are out, and a batch under way.
+            deadline = time.monotonic() + STILL_LIMIT_S
             while not (status.first_window_s is not None and any(state.now for state in status.queries.values())):
-                if spark.failure is not None:
+                if spark.failure is not None or time.monotonic() > deadline:
                     return
                 await asyncio.sleep(0.02)
             await spark.kill9()
             status.note("kill -9 of Spark's driver, in the middle of a batch")
-            await spark.revive()
+            # Not cancelled in the middle, as with the brokers.
+            await _to_its_end(asyncio.create_task(spark.revive()))
 
     async def _revive(self, node_id: int) -> None:
         await asyncio.sleep(DOWN_S)
