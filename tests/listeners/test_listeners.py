@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,6 +126,34 @@ def test_partitions_move_to_a_second_member_with_nothing_lost_or_doubled(broker:
     run(test())
     assert len(seen) == 600, "something was handled twice although nobody failed"
     check_order(seen, 600)
+
+
+def test_polling_and_heartbeats_go_on_while_a_handler_takes_long(broker: TestBroker) -> None:
+    """Longer than the session and the limit between polls: the member keeps its partitions, and reads no more."""
+    seen: list[int] = []
+    app = App("patient", bootstrap=broker.bootstrap)
+    long_s = 3.0
+
+    @app.listener("slow", buffer_records=10, consumer={"max_poll_interval_ms": 1_000, "max_poll_records": 20})
+    def bill(record: Record) -> None:
+        if not seen:
+            time.sleep(long_s)
+        seen.append(int(record.value))
+
+    async def test() -> None:
+        await fill(broker.bootstrap, "slow", 0, 200, partitions=1)
+        async with app:
+            await until(lambda: app.listeners[0].counters.received >= 20, "it has begun")
+            runner = app.listeners[0].runner
+            assert runner is not None and isinstance(runner.consumer, Consumer)
+            await until(lambda: isinstance(runner.consumer, Consumer) and runner.consumer.paused(), "it reads no more")
+            assert seen == [] and runner.schedule.records <= 30
+            await until(lambda: len(seen) == 200, "all are handled")
+            assert runner.consumer.expulsions == 0 and app.listeners[0].counters.received == 200
+        assert await committed(broker.bootstrap, "slow", "patient") == 200
+
+    run(test())
+    check_order(seen, 200)
 
 
 def test_idempotent_processing_ignores_a_duplicate_that_another_member_has_handled(broker: TestBroker) -> None:

@@ -330,9 +330,10 @@ class App:
     def _health_of(self, one: Listening) -> ListenerHealth:
         runner = one.runner
         polled = None if runner is None or runner.polled_at is None else self.world.now() - runner.polled_at
+        state = "starting" if one.state == "running" and polled is None else one.state
         return ListenerHealth(
             one.spec.name,
-            one.state,
+            state,
             None if one.error is None or one.state == "running" else str(one.error),
             [] if runner is None else sorted(runner.assignment),
             polled,

@@ -8,7 +8,7 @@ class ListenerHealth(NamedTuple):
 
     name: str
     state: str
-    """running, restarting, stopping, stopped or failed."""
+    """starting, running, restarting, stopping, stopped or failed."""
     error: str | None
     partitions: list[tuple[str, int]]
     polled_s_ago: float | None

@@ -219,11 +219,15 @@ class Runner:
         )
 
     def _direct_flow(self) -> None:
+        """Pause what is too far ahead and resume what has caught up."""
         flow = self.schedule.flow()
-        if flow.pause:
-            self.consumer.pause(*flow.pause)
-        if flow.resume:
-            self.consumer.resume(*flow.resume)
+        for partitions, change in ((flow.pause, self.consumer.pause), (flow.resume, self.consumer.resume)):
+            for at in partitions:  # one by one: one that fails must not leave the others paused
+                try:
+                    change(at)
+                except ClientError:
+                    # It was lost and `_on_lost` has not been called yet: what is lost needs neither.
+                    log.debug("listener %r: %s-%d is lost", self.spec.name, *at, exc_info=True)
 
     # -- partitions that come and go
 
@@ -272,11 +276,13 @@ class Runner:
             try:
                 await self._attempt(unit)
             except asyncio.CancelledError:
-                if not unit.is_dropped:
-                    raise
-                task.uncancel()
-                if unit.lane.is_running:
+                if unit.is_dropped:
+                    task.uncancel()
                     schedule.stop(unit)
+                elif task.cancelling():
+                    raise
+                else:
+                    await self._failed(unit, RuntimeError("the handler let a CancelledError through"))
             finally:
                 del self._at_work[task]
                 self._unit_ended.set()
@@ -285,7 +291,8 @@ class Runner:
                 turn_ends = loop.time() + YIELD_S
 
     async def _rest(self) -> None:
-        """Until there may be something to do."""
+        """Until there may be something to do. Reading that has paused goes on now, not when the poll ends."""
+        self._direct_flow()
         if self.spec.ack != "manual" and not self.schedule.running:
             self._to_commit.set()
         due = self.schedule.next_due()

@@ -198,6 +198,46 @@ class TestFailures:
         run(test())
         assert "nowhere to put it aside" in caplog.text
 
+    def test_a_failure_ends_the_block_that_the_app_runs_beside(self) -> None:
+        app = App("billing")
+
+        @app.listener("orders", retry=Retry(attempts=1))
+        async def bill(order: Order) -> None:
+            raise ValueError("no such table")
+
+        async def test() -> None:
+            world = app.test()
+            app.world = world
+            with pytest.raises(ListenerFailed, match="no such table"):
+                async with app:
+                    world.send("orders", {"id": 0})
+                    await asyncio.sleep(LIMIT_S)
+            task = asyncio.current_task()
+            assert task is not None and task.cancelling() == 0
+            assert len(asyncio.all_tasks()) == 1
+
+        run(test())
+
+    def test_a_handler_that_is_cancelled_from_within_has_failed(self) -> None:
+        app, seen = App("billing"), []
+
+        @app.listener("orders", dead_letter="dlq", retry=Retry(attempts=2))
+        async def bill(order: Order) -> None:
+            seen.append(order.id)
+            if order.id == 0:
+                raise asyncio.CancelledError
+
+        async def test() -> None:
+            async with app.test() as world:
+                world.send("orders", {"id": 0}, key="a")
+                world.send("orders", {"id": 1}, key="a")
+                await world.settled()
+                assert "CancelledError" in failure_of(world.records("dlq")[0].headers).message
+                assert world.committed("orders") == 2
+
+        run(test())
+        assert seen == [0, 0, 1]
+
     def test_a_listener_is_restarted_by_policy_and_goes_on_where_it_committed(self) -> None:
         app, seen = App("billing", restart=Restart(times=1, delay_s=0.01)), []
 
