@@ -13,7 +13,7 @@ import crc32c
 
 from bench import load, wire
 from bench.brokers import APACHE, Broker
-from bench.groups import ask, receive, send
+from bench.groups import ask, find_coordinator, receive, send
 from bench.report import Part
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
@@ -69,6 +69,8 @@ class Producer:
         while (answer := ask(self.sock, ApiKey.INIT_PRODUCER_ID, INIT_VERSION, request)).error_code:
             time.sleep(0.1)
         self._who = answer.producer_id, answer.producer_epoch
+        if self._with_offsets:
+            find_coordinator(self.sock, self.id)
 
     def steps(self) -> Iterator[tuple[ApiKey, int, Any]]:
         """The requests of one transaction after the other; `answered` takes their answers."""
