@@ -65,6 +65,8 @@ RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 class KraftQuorum:
     """See the module. Opened by `opening.open_quorum`; `start` lets it take part."""
 
+    hears_changes = True  # from the controllers themselves
+
     def __init__(
         self,
         disk: Disk,
@@ -230,11 +232,6 @@ class KraftQuorum:
     def is_starved(self) -> bool:
         """Whether there is no room for what the leader sends: then what this node knows is out of date."""
         return self._metadata_log.starved > 0 or self._driver.waits_for_room
-
-    @property
-    def hears_changes(self) -> bool:
-        """They come from the controllers themselves."""
-        return True
 
     def node_changed(self) -> None:
         """After each step of the node."""
