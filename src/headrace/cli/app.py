@@ -14,6 +14,7 @@ from headrace.cli.command_config import take_command_config
 from headrace.cli.output import JSON, command_group, print_json
 from headrace.cli.records import consume, produce
 from headrace.cli.run import run_app
+from headrace.cli.tour import tour
 from headrace.client.errors import ClientError
 from headrace.protocol.primitives import ProtocolError
 from headrace.version import __version__
@@ -96,6 +97,7 @@ app.command("doctor")(doctor.doctor)
 app.command("produce")(produce.produce)
 app.command("run")(run_app)
 app.command("consume")(consume.consume)
+app.command("tour")(tour)
 
 
 @app.command("format")
