@@ -2,22 +2,30 @@
 sees an aborted record or half a transaction; nothing committed is lost or doubled; no transaction is open for ever."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import pytest
 
 from headrace.broker.replicas.partition import Partition
+from headrace.broker.transactions.marker_writer import MarkerWriter
 from headrace.broker.transactions.membership import Ability, Errors, Membership
+from headrace.coordinator.outcome import Record
+from headrace.coordinator.transactions.shard import TransactionShard
+from headrace.coordinator.transactions.transaction import TransactionState
+from headrace.protocol import messages as m
 from headrace.replication.producers import BatchMark, ProducerStates
 from headrace.testing.simulator.checkers import Anomaly, EndTransaction, Outcome, check
 from headrace.testing.simulator.loop import SimClock
+from headrace.testing.simulator.process import CURRENT, Process
 from headrace.testing.simulator.transactions import SETTLE_S, Hanging, TransactionalWorkload
 from headrace.testing.simulator.workload import Options
 from headrace.testing.simulator.world import World
 from tests.simulation.cluster import STRIKES, SimCluster, create
 from tests.simulation.harness import seeds_within
+from tests.waiting import until
 
 TIME_BOX_S = 10.0
 KINDS = (*STRIKES, "late requests", "late requests", "late link", "dying words", "reset")
@@ -37,12 +45,25 @@ class Result:
         assert not self.anomalies, f"seed {seed}, {self.events}: {shown}"
 
 
+Disturb = Callable[[SimCluster, Random], Awaitable[None]]
+"""What happens to the cluster while its clients work."""
+
+
 def run(seed: int, kinds: Sequence[str] = KINDS, strikes: tuple[int, int] = (1, 4)) -> Result:
+    async def strike(cluster: SimCluster, dice: Random) -> None:
+        for _ in range(dice.randint(*strikes)):
+            await cluster.strike(dice, kinds)
+            await asyncio.sleep(dice.random() * 2)
+
+    return play(seed, strike)
+
+
+def play(seed: int, disturb: Disturb) -> Result:
     with World(seed) as world:
-        return world.run(_scenario(world, kinds, strikes))
+        return world.run(_scenario(world, disturb))
 
 
-async def _scenario(world: World, kinds: Sequence[str], strikes: tuple[int, int]) -> Result:
+async def _scenario(world: World, disturb: Disturb) -> Result:
     dice = world.dice("scenario")
     cluster = SimCluster(world, settings=SETTINGS)
     await cluster.start()
@@ -55,9 +76,7 @@ async def _scenario(world: World, kinds: Sequence[str], strikes: tuple[int, int]
     works += [workload.consume(f"c{at}", at) for at in range(options.partitions)]
     tasks = [asyncio.create_task(work) for work in works]
     await asyncio.sleep(1.5)
-    for _ in range(dice.randint(*strikes)):
-        await cluster.strike(dice, kinds)
-        await asyncio.sleep(dice.random() * 2)
+    await disturb(cluster, dice)
     tasks += workload.leftovers
     for task in tasks:
         task.cancel()
@@ -124,6 +143,58 @@ def test_nothing_is_refused_where_nothing_fails() -> None:
 @pytest.mark.timeout(7200)
 def test_transactions_are_whole_in_thousands_of_histories() -> None:
     check_seeds(range(400, 10_000), 3600.0)
+
+
+# A coordinator or a leader that dies at each step of a transaction, again and again.
+
+STEPS = [state.shown for state in TransactionState] + ["Marker"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("step", STEPS)
+def test_transactions_are_whole_when_brokers_die_at_one_step(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dying: list[Process] = []
+    armed = False
+
+    def die(now: str) -> None:
+        nonlocal armed
+        process = CURRENT.get()
+        if armed and now == step and process is not None:
+            armed = False
+            dying.append(process)
+
+    apply, write = TransactionShard.apply, MarkerWriter.write
+
+    def applied(self: TransactionShard, offset: int, producer_id: int, epoch: int, record: Record) -> None:
+        apply(self, offset, producer_id, epoch, record)
+        if record.value_message is not None:
+            die(record.value_message.state.shown)
+
+    def written(self: MarkerWriter, request: m.WriteTxnMarkersRequest) -> Any:
+        found = write(self, request)
+        die("Marker")
+        return found
+
+    monkeypatch.setattr(TransactionShard, "apply", applied)
+    monkeypatch.setattr(MarkerWriter, "write", written)
+
+    async def kill(cluster: SimCluster, dice: Random) -> None:
+        nonlocal armed
+        for _ in range(3):
+            armed = True
+            await until(lambda: dying, f"{step} happens")
+            name = dying.pop().host
+            await asyncio.sleep(dice.choice((0.0, 0.001, 0.01)) * dice.random())
+            cluster.events.append(f"{cluster.world.loop.time():.2f} kill {name} at {step}")
+            cluster.node(name).kill()
+            await asyncio.sleep(4 * dice.random())
+            await cluster.restart(name)
+
+    for seed in range(10):
+        armed = False
+        dying.clear()
+        play(seed, kill).assert_good(seed)
 
 
 # Bugs planted on purpose: checkers that cannot see them prove nothing.
