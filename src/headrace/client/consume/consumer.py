@@ -212,7 +212,13 @@ class ConsumerCore:
             self.membership.is_alive()
         elif self._by_hand is not None and now >= self._look_s:
             self._look_s = now + self._metadata_max_age_s
-            await self._become(await self._by_hand())
+            try:
+                await self._become(await self._by_hand())
+            except ClientError as error:
+                if not self.fetcher.places or isinstance(error, RequestFailed) or not is_transient(error):
+                    raise
+                # What is known already is read on; new partitions can wait for a broker that answers.
+                self._look_s = now + IDLE_S
         if self._auto_commit_s is not None and now >= self._next_commit_s:
             self._next_commit_s = now + self._auto_commit_s
             if not self._commits:

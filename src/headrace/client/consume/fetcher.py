@@ -17,7 +17,7 @@ from headrace.client.consume.records import Record, visible_batches
 from headrace.client.consume.resets import ResetPolicy
 from headrace.client.consume.sessions import FetchSession, Wanted
 from headrace.client.errors import ClientError, RequestFailed, SecurityFailed, check
-from headrace.client.net.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, NO_TOPIC_ID, Cluster, Partition
+from headrace.client.net.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, NO_TOPIC_ID, Cluster, Partition, may_pass
 from headrace.client.raw import FETCH_VERSION_WITH_NAMES
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
@@ -449,6 +449,9 @@ class Fetcher:
             raise RequestFailed(
                 f"{topic}-{index}", Err.OFFSET_OUT_OF_RANGE, "no offset is committed, and no auto_offset_reset is set"
             )
+        return await self._cluster.retrying(lambda: self._list_reset(topic, index), topics=[topic], can_retry=may_pass)
+
+    async def _list_reset(self, topic: str, index: int) -> int:
         timestamp = self.options.reset.timestamp_at(time.time_ns() // 1_000_000)
         found = (await self._admin.list_offsets(topic, {index: timestamp}))[index].offset
         if found < 0:
