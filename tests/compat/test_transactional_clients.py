@@ -21,7 +21,7 @@ from tests.waiting import eventually
 VERSIONS = (1, 2)
 """Of the feature transaction.version: the classic protocol, and that of KIP-890 for clients that know it."""
 SETTINGS = {"transaction.state.log.num.partitions": "4", "offsets.topic.num.partitions": "4"}
-SAFE_DOWNGRADE = 2
+UPGRADE, SAFE_DOWNGRADE = 1, 2
 LIMIT_S = 180
 
 
@@ -40,23 +40,21 @@ def three(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def finalize(bootstrap: str, version: int) -> None:
-    """The level of transaction.version in a new cluster, which begins with the highest."""
+    """Raise or lower the level of transaction.version, and wait until it holds."""
     kind = m.UpdateFeaturesRequest
-    update = kind.FeatureUpdateKey(
-        feature="transaction.version", max_version_level=version, upgrade_type=SAFE_DOWNGRADE
-    )
 
-    async def ask() -> None:
+    async def level() -> int:
+        async with Admin(bootstrap) as admin:
+            return (await admin.cluster.any_connection()).features.get("transaction.version", 0)
+
+    async def change(how: int) -> None:
+        update = kind.FeatureUpdateKey(feature="transaction.version", max_version_level=version, upgrade_type=how)
         async with Admin(bootstrap) as admin:
             answer = await admin.cluster.to_any(ApiKey.UPDATE_FEATURES, kind(feature_updates=[update]))
             assert answer.error_code == 0, answer
 
-    async def level() -> int:
-        async with Admin(bootstrap) as admin:
-            return (await admin.cluster.any_connection()).features["transaction.version"]
-
-    if version < max(VERSIONS):
-        asyncio.run(ask())
+    if (before := asyncio.run(level())) != version:
+        asyncio.run(change(UPGRADE if before < version else SAFE_DOWNGRADE))
     eventually(lambda: asyncio.run(level()) == version, "the level of transaction.version")
 
 

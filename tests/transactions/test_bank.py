@@ -6,6 +6,7 @@ import time
 import pytest
 
 from headrace.testing.cluster import TestCluster
+from tests.compat.test_transactional_clients import finalize
 from tests.transactions.bank import COMMITTED, Ledger, Teller, judge, read_committed, summary
 
 TOPIC, PARTITIONS = "accounts", 6
@@ -69,3 +70,23 @@ def test_many_faults(seed: int) -> None:
     with TestCluster(3, settings=SETTINGS) as cluster:
         cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
         check(cluster, play(cluster, 60, seed))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_transaction_version_changes_under_running_producers() -> None:
+    with TestCluster(3, settings=SETTINGS) as cluster:
+        cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+        ledger = Ledger()
+        tellers = [Teller(f"teller-{at}", cluster.bootstrap, TOPIC, PARTITIONS, ledger) for at in range(TELLERS)]
+        for teller in tellers:
+            teller.start()
+        for version in (1, 2, 1, 0, 2):
+            finalize(cluster.bootstrap, version)
+            before = ledger.count(COMMITTED)
+            cluster.wait(f"transfers at level {version}", lambda: ledger.count(COMMITTED) > before + 20 or None)  # noqa: B023
+        for teller in tellers:
+            teller.stopping.set()
+        for teller in tellers:
+            teller.join(120)
+        check(cluster, ledger)
