@@ -294,6 +294,44 @@ def offsets_within_a_transaction(t: Talk) -> None:
     t.record("OffsetFetch", t.call("OffsetFetch", 9, groups=wanted, require_stable=True))
 
 
+@case("TxnOffsetCommit")
+def offsets_of_others(t: Talk) -> None:
+    """Of a group that is not in the transaction, and by somebody whose transaction it is not: nothing is held."""
+    topic = t.topic()
+    id, who = producer(t)
+    group, other = t.name("group"), t.name("another")
+    t.until(
+        lambda: (
+            not any(one.error_code for one in t.call("FindCoordinator", coordinator_keys=[group, other]).coordinators)
+        )
+    )
+    settled(
+        t, "AddOffsetsToTxn", 3, transactional_id=id, producer_id=who.producer_id, producer_epoch=who.producer_epoch,
+        group_id=group,
+    )  # fmt: skip
+
+    def fields(group: str, who: Any, id: str = id) -> dict[str, Any]:
+        rows = [{"partition_index": 0, "committed_offset": 5, "committed_metadata": None}]
+        return {
+            "transactional_id": id, "group_id": group, "producer_id": who.producer_id,
+            "producer_epoch": who.producer_epoch, "topics": [{"name": topic, "partitions": rows}],
+        }  # fmt: skip
+
+    t.note("another epoch, another producer, an id that nobody has, no id")
+    ask_settled(t, **fields(group, Other(who.producer_id, who.producer_epoch + 5)))
+    ask_settled(t, **fields(group, Other(who.producer_id + 1_000_000, 0)))
+    ask_settled(t, **fields(group, who, id=t.name("unknown")))
+    ask_settled(t, **fields(group, who, id=""))
+    t.note("nothing is pending; another group, which joins from version 5 on")
+    wanted = [{"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}]
+    t.until(lambda: t.call("OffsetFetch", 9, groups=wanted, require_stable=True).groups[0].error_code == 0)
+    t.record("OffsetFetch", t.call("OffsetFetch", 9, groups=wanted, require_stable=True))
+    ask_settled(t, **fields(other, who))
+    t.note("after the end")
+    settled(t, END, CLASSIC_END, **ending(id, who, False))
+    ask_settled(t, **fields(group, who))
+
+
 # Produce and Fetch
 
 
