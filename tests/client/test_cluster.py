@@ -25,6 +25,19 @@ def cluster() -> Iterator[TestCluster]:
         yield running
 
 
+async def create(admin: headrace.Admin, topic: str, partitions: int) -> int:
+    """A topic that all brokers have, also one that has just come back; returns the first partition's leader."""
+    await admin.create_topic(topic, partitions, 3)
+    while True:
+        try:
+            rows = (await admin.describe_topic(topic)).partitions
+            if all(len(row.isr) == 3 for row in rows.values()):
+                return rows[0].leader
+        except headrace.RequestFailed:
+            pass
+        await asyncio.sleep(0.1)
+
+
 @pytest.mark.parametrize("group_protocol", ["consumer", "classic"])
 def test_leaders_killed_under_both_ends_lose_and_double_nothing(cluster: TestCluster, group_protocol: str) -> None:
     topic = f"kept-{group_protocol}"
@@ -32,8 +45,7 @@ def test_leaders_killed_under_both_ends_lose_and_double_nothing(cluster: TestClu
 
     async def work() -> None:
         async with headrace.Admin(cluster.bootstrap) as admin:
-            await admin.create_topic(topic, 3, 3)
-            leader = (await admin.describe_topic(topic)).partitions[0].leader
+            leader = await create(admin, topic, 3)
         got: Counter[int] = Counter()
         options = QUICK | {"group": topic, "group_protocol": group_protocol}
 
@@ -78,11 +90,10 @@ def test_leaders_killed_under_both_ends_lose_and_double_nothing(cluster: TestClu
 def test_records_come_from_the_replica_in_the_same_rack(cluster: TestCluster) -> None:
     async def work() -> None:
         async with asyncio.timeout(LIMIT_S), headrace.Admin(cluster.bootstrap) as admin:
-            await admin.create_topic("near", 1, 3)
+            leader = await create(admin, "near", 1)
             async with headrace.Producer(cluster.bootstrap) as producer:
                 await producer.send_batch("near", [b"%d" % n for n in range(100)])
             racks = {broker.rack: broker.node_id for broker in (await admin.describe_cluster()).brokers}
-            leader = (await admin.describe_topic("near")).partitions[0].leader
             rack, near = next((rack, node) for rack, node in racks.items() if node != leader)
             assert rack is not None
             async with headrace.Consumer("near", bootstrap=cluster.bootstrap, rack=rack, **QUICK) as consumer:
