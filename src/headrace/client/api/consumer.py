@@ -412,8 +412,9 @@ class Consumer:
     def resume(self, *partitions: Partition) -> None:
         """Go on with these partitions, or with all."""
         core = self._running()
-        for at in self._these(partitions):
-            core.fetcher.resume(core.place(at))
+        # All are looked up first: one that is not assigned must not leave others paused.
+        for place in [core.place(at) for at in self._these(partitions)]:
+            core.fetcher.resume(place)
         core.fetcher.launch()
         core._news.set()
 
