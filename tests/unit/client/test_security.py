@@ -14,6 +14,7 @@ from headrace.client.errors import SettingRefused
 from headrace.client.security import PLAINTEXT, Security, read_security, tls
 from headrace.client.security.sasl import Credentials
 from headrace.client.security.tls import Tls
+from headrace.platform import portable
 from tests.reference.certificates import PASSWORD, Identity
 
 CA = Identity("test CA")
@@ -101,7 +102,7 @@ def test_without_a_trust_store_this_machine_decides() -> None:
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_keys_come_from_text_files_and_pkcs12(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool) -> None:
     if not in_memory:
-        monkeypatch.delattr(os, "memfd_create")
+        monkeypatch.setattr(tls, "file_in_memory", portable.file_in_memory)
         tls._context.cache_clear()
     chain = CLIENT.pem + CA.pem
     read(ssl_keystore_key=CLIENT.key_pem(), ssl_keystore_certificate_chain=chain, ssl_keystore_type="PEM")
