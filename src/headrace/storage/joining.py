@@ -31,6 +31,7 @@ from headrace.storage.manifest import (
     Manifest,
     entry_of,
     fingerprint,
+    is_file_of,
 )
 from headrace.storage.segment import CorruptSegment, Segment
 
@@ -73,23 +74,12 @@ def read_manifest(disk: Disk, path: str, names: Sequence[str], report: RecoveryR
                 and not any(e.base_offset < base < e.end_offset for e in manifest.entries)
             ):
                 manifest.begin_at(min(later))
-        elif _is_file_of(disk, path, entry):
+        elif is_file_of(disk, f"{path}/{file_name(base, '.log' + DELETED_SUFFIX)}", entry):
+            # What a compaction has replaced is left under the same name for a while, and says nothing about the segment
+            # in its place.
             manifest.begin_at(max(manifest.start, entry.end_offset))
     manifest.save(disk, path)
     return manifest
-
-
-def _is_file_of(disk: Disk, path: str, entry: Entry) -> bool:
-    """Whether a `.deleted` file is the segment that the manifest names. What a compaction has replaced is left under
-    the same name for a while, and says nothing about the segment in its place."""
-    deleted = f"{path}/{file_name(entry.base_offset, '.log' + DELETED_SUFFIX)}"
-    if disk.size(deleted) != entry.size:
-        return False
-    file = disk.open(deleted, readonly=True)
-    try:
-        return fingerprint(file, entry.size) == (entry.head, entry.tail)
-    finally:
-        file.close()
 
 
 class ManifestCheck:

@@ -69,6 +69,17 @@ def entry_of(disk: Disk, path: str, base_offset: int, end_offset: int, size: int
     return Entry(base_offset, end_offset, size, head, tail, disk.modified_ms(path))
 
 
+def is_file_of(disk: Disk, path: str, entry: Entry) -> bool:
+    """Whether the file at `path`, whatever its name, is the segment that an entry was written for."""
+    if disk.size(path) != entry.size:
+        return False
+    file = disk.open(path, readonly=True)
+    try:
+        return fingerprint(file, entry.size) == (entry.head, entry.tail)
+    finally:
+        file.close()
+
+
 def lost_entry(base_offset: int, end_offset: int) -> Entry:
     """Offsets of which nobody knows in which files they were."""
     return Entry(base_offset, end_offset, UNKNOWN_SIZE, 0, 0, 0, lost=True)

@@ -46,7 +46,7 @@ from headrace.storage.holes import (
 )
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX
 from headrace.storage.joining import ManifestCheck, check_joins, end_of, note_segments, read_manifest
-from headrace.storage.manifest import MANIFEST, Manifest
+from headrace.storage.manifest import MANIFEST, Entry, Manifest
 from headrace.storage.pool import FilePool
 from headrace.storage.segment import WALK_BYTES, CorruptSegment, Segment
 from headrace.storage.snapshots import Snapshots, load_producers
@@ -99,7 +99,7 @@ def load_folder(
         # First of all, and for good: once this run has written its checkpoints, they would vouch for it.
         disk.remove(f"{path}/{MANIFEST}")
         disk.sync_dir(path)
-    names = finish_interrupted(disk, path, names, report)
+    names = finish_interrupted(disk, path, names, report, None if manifest is None else manifest.swap)
     epochs = _load_epochs(disk, path, report)
     topic_id = _load_topic_id(disk, path, report)
     segments = _load_segments(pool, path, names, now_ms, report)
@@ -203,15 +203,18 @@ def load_folder(
 # -- what interrupted work left behind
 
 
-def finish_interrupted(disk: Disk, path: str, names: Sequence[str], report: RecoveryReport) -> Sequence[str]:
-    """Complete deletions and compaction swaps that a crash cut short; returns the names that are there then."""
+def finish_interrupted(
+    disk: Disk, path: str, names: Sequence[str], report: RecoveryReport, swap: Entry | None
+) -> Sequence[str]:
+    """Complete deletions and compaction swaps that a crash cut short; returns the names that are there then. `swap` is
+    the one that the manifest names."""
     deleted = [
         name for name in names if name.endswith(DELETED_SUFFIX) and not name.endswith(".checkpoint" + DELETED_SUFFIX)
     ]
     for name in deleted:
         disk.remove(f"{path}/{name}")
     if any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
-        finish_swaps(disk, path)
+        finish_swaps(disk, path, swap)
         report.say("finished an interrupted compaction")
     elif not deleted:
         return names

@@ -22,7 +22,7 @@ from headrace.storage.file_names import (
     file_name,
 )
 from headrace.storage.files import Disk
-from headrace.storage.manifest import entry_of
+from headrace.storage.manifest import Entry, entry_of, is_file_of
 
 if TYPE_CHECKING:
     from headrace.storage.log import Log
@@ -134,8 +134,11 @@ def swap_files(
     return deleted
 
 
-def finish_swaps(disk: Disk, folder: str) -> None:
-    """At a start: complete the swaps that were decided on, and forget compactions that were not."""
+def finish_swaps(disk: Disk, folder: str, noted: Entry | None = None) -> None:
+    """At a start: complete the swaps that were decided on, and forget compactions that were not.
+
+    `noted` is the manifest's line about a swap that was under way.
+    """
     cleaned = _named(disk, folder, CLEANED_SUFFIX)
     undecided = min(map(_offset, cleaned), default=None)
     for name in cleaned:
@@ -150,9 +153,7 @@ def finish_swaps(disk: Disk, folder: str) -> None:
     disk.sync_dir(folder)
     for name in swaps:
         if name.endswith(".log" + SWAP_SUFFIX):
-            base_offset = _offset(name)
-            end_offset = max(base_offset + 1, _end_offset(disk, f"{folder}/{name}", base_offset))
-            _remove_replaced(disk, folder, base_offset, end_offset)
+            _remove_replaced(disk, folder, _offset(name), _replaced_until(disk, f"{folder}/{name}", noted))
     disk.sync_dir(folder)
     for name in swaps:
         path = f"{folder}/{name}"
@@ -164,6 +165,19 @@ def discard(disk: Disk, folder: str) -> None:
     """Forget a compaction that nobody has decided on."""
     for name in _named(disk, folder, CLEANED_SUFFIX):
         disk.remove(f"{folder}/{name}")
+
+
+def _replaced_until(disk: Disk, path: str, noted: Entry | None) -> int:
+    """Where the segments end that the `.log.swap` file at `path` replaces.
+
+    The manifest knows. The file itself tells only where its last batch ends: the segments behind that are part of the
+    swap too where nothing of them was kept. Without a manifest they stay until the next compaction: what they hold is
+    obsolete, not wrong.
+    """
+    base_offset = _offset(path.rpartition("/")[2])
+    if noted is not None and noted.base_offset == base_offset and is_file_of(disk, path, noted):
+        return noted.end_offset
+    return max(base_offset + 1, _end_offset(disk, path, base_offset))
 
 
 def _remove_replaced(disk: Disk, folder: str, base_offset: int, end_offset: int) -> None:

@@ -243,6 +243,11 @@ def test_nothing_healthy_is_taken_for_lost() -> None:
     live_many(range(300), 4.0, 40)
 
 
+@pytest.mark.parametrize("seed", [6355, 7009])
+def test_a_power_cut_while_segments_are_replaced_by_an_empty_one_loses_nothing(seed: int) -> None:
+    Life(seed).live()
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_nothing_healthy_is_taken_for_lost_in_thousands_of_lives() -> None:
