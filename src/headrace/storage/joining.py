@@ -147,7 +147,9 @@ class ManifestCheck:
         if swap is not None:
             new = self._find(swap.base_offset)
             others = [s for s in self.segments if swap.base_offset < s.base_offset < swap.end_offset]
-            self.manifest.end_swap(new is not None and not others and self._is_same(swap, new, by_time=False))
+            # Of exactly its size: the old segment may begin with all that the new one holds, above all if it is empty.
+            is_new = new is not None and is_file_of(self.disk, new.path(".log"), swap)
+            self.manifest.end_swap(is_new and not others)
 
     def _settle_deletion(self) -> None:
         """What was deleted may be back after a power cut. It may stay where nothing is missing behind it."""
@@ -164,12 +166,12 @@ class ManifestCheck:
         if start != self.manifest.start:
             self.manifest.begin_at(start)
 
-    def _is_same(self, entry: Entry, segment: Segment, by_time: bool = True) -> bool:
+    def _is_same(self, entry: Entry, segment: Segment) -> bool:
         if entry.size == UNKNOWN_SIZE or segment.size < entry.size:
             return False
         path = segment.path(".log")
         stamp = segment.size, self.disk.modified_ms(path)
-        if by_time and not entry.lost and stamp == (entry.size, entry.modified_ms) and stamp not in self._alike:
+        if not entry.lost and stamp == (entry.size, entry.modified_ms) and stamp not in self._alike:
             return True
         file = self.disk.open(path, readonly=True)
         try:

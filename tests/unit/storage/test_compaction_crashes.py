@@ -19,6 +19,7 @@ from headrace.storage.compaction import (
 )
 from headrace.storage.files import RealDisk
 from headrace.storage.log import Log
+from headrace.storage.manifest import entry_of
 from headrace.testing.simulator.disk import CrashMode, MemoryDisk, PowerCut
 from tests.unit.storage.compacted import CONFIG, DAY_MS, FOLDER, Writer, batches, reopen, run, values
 
@@ -118,6 +119,29 @@ def test_a_power_cut_at_every_step_leaves_old_or_new(mode: CrashMode, written: C
         step += 1
     assert step > 20
     assert seen == {states.index(state) for state in states}, "every state must have been reached by some crash"
+
+
+def test_a_segment_is_not_taken_for_the_empty_one_that_was_to_replace_it() -> None:
+    disk = MemoryDisk()
+    writer = Writer(disk)
+    writer.put((b"k", b"x" * 400))
+    writer.roll()
+    writer.put((b"k", b"y" * 400))
+    writer.roll()
+    disk.sync_all()
+    before = values(writer.log)
+    job = writer.job()
+    assert job is not None
+    cleaned = next(compact(disk, job))
+    assert cleaned.size == 0 and cleaned.old_segments == ((0, writer.log.segments[0].size),)
+    # The first step of a swap, and no other: the manifest names it.
+    path = f"{FOLDER}/{0:020d}.log.cleaned"
+    writer.log.manifest.begin_swap(entry_of(disk, path, 0, writer.log.segments[1].base_offset, 0))
+    writer.log.manifest.save(disk, FOLDER)
+    disk.crash(Random(1), CrashMode.LOSE)
+    after = Log.open(disk, FOLDER, CONFIG, now_ms=writer.now_ms, manifest_trusted=True)
+    assert values(after) == before
+    assert after.recovery.lines == ["t-0: finished an interrupted compaction"]
 
 
 def test_files_of_an_undecided_compaction_are_forgotten() -> None:
