@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from headrace.client.admin.admin import Admin
-from headrace.client.admin.transactions import Transactions
+from headrace.client.admin.transactions import ListedTransaction, Transaction, Transactions
 from headrace.client.net.cluster import Cluster
 from headrace.client.produce import OutgoingBatch, ProducerCore, ProducerTransactions
 from headrace.records.batch import Record, build_batch
@@ -21,6 +21,7 @@ from headrace.spark.sink.exactly_once.decisions import (
     CommitAll,
     Decision,
     Steps,
+    Sweep,
     TaskTransaction,
     commit_batch,
     transactional_id,
@@ -221,6 +222,52 @@ def test_a_failed_batch_is_aborted_and_readers_go_on(bootstrap: str) -> None:
             await attempt(admin.cluster, topic, "one", 1)  # its task was lost, and reports nothing
             await Committer(admin, topic).abort([reported])
             assert await values(bootstrap, topic) == Counter()
+
+    asyncio.run(play())
+
+
+class LateTransactions(Transactions):
+    """Those of a driver that stood still: it goes by what brokers told it before."""
+
+    listed: list[ListedTransaction]
+    described: dict[str, Transaction]
+
+    async def list_transactions(self, *_: object, **__: object) -> list[ListedTransaction]:
+        return self.listed
+
+    async def describe(self, transactional_id: str) -> Transaction:
+        return self.described.get(transactional_id) or await super().describe(transactional_id)
+
+
+@pytest.mark.parametrize("stood_still", ["behind the list", "behind the description"])
+def test_a_late_sweep_leaves_what_was_committed_meanwhile_alone(bootstrap: str, stood_still: str) -> None:
+    topic = f"spark-late-{stood_still[-4:]}"
+
+    def sweep() -> Steps:
+        yield Sweep(frozenset())
+
+    async def play() -> None:
+        async with Admin(bootstrap) as admin:
+            await make(admin, topic)
+            first = await attempts(admin.cluster, topic, "one")
+            lost = await attempt(admin.cluster, topic, "one", 0, number=1)
+            seen = LateTransactions(admin)
+            seen.listed = await Transactions(admin).list_transactions(["Ongoing"])
+            seen.described = {}
+            if stood_still == "behind the description":
+                for task in first:
+                    seen.described[task.transactional_id] = await Transactions(admin).describe(task.transactional_id)
+            # All of it is committed, but nobody has noted that when the late sweep comes.
+            with pytest.raises(CutOff):
+                await Committer(admin, topic).carry_out(cut(commit_batch(0, "one", first, NOW), 3, 0))
+            late = Committer(admin, topic)
+            late._transactions = seen
+            await late.carry_out(sweep())
+            assert (await Transactions(admin).describe(lost.transactional_id)).state != "Ongoing"
+            fresh_process()
+            again = await attempts(admin.cluster, topic, "two")
+            await Committer(admin, topic).carry_out(commit_batch(0, "two", again, NOW))
+            assert await values(bootstrap, topic) == everything()
 
     asyncio.run(play())
 

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.transactions import Transactions
 from headrace.client.errors import ClientError, RequestFailed
+from headrace.client.net.connection import Connection
 from headrace.client.net.coordinators import TRANSACTION, Coordinators
 from headrace.client.produce.partition_queue import ProducerId
-from headrace.client.produce.transactions import end_transaction
+from headrace.client.produce.transactions import FEATURE, VERSION_2, end_transaction
 from headrace.errors import Err
 from headrace.spark.sink.exactly_once.decision_log import DecisionLog, ensure_topic
 from headrace.spark.sink.exactly_once.decisions import (
@@ -80,8 +81,8 @@ class Committer:
                 return await _at_once(self._commit, tasks)
             case AbortAll(tasks):
                 await _at_once(self._abort, tasks)
-            case Sweep(keep):
-                await self._sweep(keep)
+            case Sweep(keep, run):
+                await self._sweep(keep, run)
         return None
 
     async def _commit(self, task: TaskTransaction) -> Outcome:
@@ -110,21 +111,46 @@ class Committer:
             is_version_2=task.is_version_2,
         )
 
-    async def _sweep(self, keep: frozenset[str]) -> None:
+    async def _sweep(self, keep: frozenset[str], run: str | None) -> None:
         """What is left open can do no more harm than to hold readers back, so trouble with it fails no batch."""
         prefix = sweep_prefix(self._identity)
         try:
             listed = await self._transactions.list_transactions([OPEN])
-            await _at_once(
-                self._transactions.fence,
-                [
-                    one.transactional_id
-                    for one in listed
-                    if one.transactional_id.startswith(prefix) and one.transactional_id not in keep
-                ],
-            )
+            names = [one.transactional_id for one in listed if one.transactional_id.startswith(prefix)]
+            await _at_once(lambda name: self._abort_leftover(name, run), [name for name in names if name not in keep])
         except ClientError as error:
             log.warning("transactions left open by tasks that failed could not all be aborted: %s", error)
+
+    async def _abort_leftover(self, name: str, run: str | None) -> None:
+        """By EndTxn with the epoch of what is open, and never by InitProducerId: that wipes out a commit, too.
+
+        1. The coordinator says that the transaction is open. Another driver decides on it and commits it.
+        2. The abort comes with the epoch from before the commit, so it is refused, and the commit can be asked for.
+
+        In version 2 an abort raises the epoch, and a task that is still writing is fenced. In the classic protocol it
+        does not: the task would go on in another transaction with the same epoch, without the rows from before. So
+        there only those of this driver's own run are aborted, on which no other driver decides; the rest times out.
+        """
+        try:
+            is_version_2 = await self._coordinators.ask(name, _speaks_version_2)
+            if not is_version_2 and (run is None or not name.startswith(sweep_prefix(self._identity, run))):
+                return
+            found = await self._transactions.describe(name)
+            if found.state != OPEN:
+                return
+            await end_transaction(
+                self._coordinators,
+                name,
+                ProducerId(found.producer_id, found.producer_epoch),
+                committed=False,
+                is_version_2=is_version_2,
+            )
+        except RequestFailed as error:
+            log.info("%s was not aborted: %s", name, error)
+
+
+async def _speaks_version_2(connection: Connection) -> bool:
+    return connection.features.get(FEATURE, 0) >= VERSION_2
 
 
 async def _at_once(work: Callable[[T], Awaitable[R]], things: Iterable[T]) -> list[R]:

@@ -84,12 +84,13 @@ def transactional_id(identity: str, run: str, batch: int, partition: int, attemp
     The next batch has others, so that it does not wait for the markers of this one, and a task of this batch that is
     still running fences none of it.
     """
-    return f"{sweep_prefix(identity)}{run}/{batch % 2}/{partition}/{attempt}"
+    return f"{sweep_prefix(identity, run)}{batch % 2}/{partition}/{attempt}"
 
 
-def sweep_prefix(identity: str) -> str:
-    """What all ids of one query, or of one named write, begin with."""
-    return f"{PREFIX}{quote(identity, safe='')}/"
+def sweep_prefix(identity: str, run: str | None = None) -> str:
+    """What all ids of one query, or of one named write, begin with; or those of one run of it."""
+    prefix = f"{PREFIX}{quote(identity, safe='')}/"
+    return prefix if run is None else f"{prefix}{run}/"
 
 
 # -- effects: what `commit_batch` and `abort_batch` want done
@@ -126,9 +127,15 @@ class AbortAll(msgspec.Struct, frozen=True):
 
 
 class Sweep(msgspec.Struct, frozen=True):
-    """Abort what is open under ids of this query or write, of whatever run, but for `keep`. No result."""
+    """Abort what is open under ids of this query or write, of whatever run, but for `keep`. No result.
+
+    A driver that was thought dead sweeps, too, while another one works on the same query. So what is aborted must be
+    fenced by the same step, and what is committed must stay as it is: its commit may be asked for again.
+    """
 
     keep: frozenset[str]
+    run: str | None = None
+    """The driver's own, of which no other driver decides."""
 
 
 Effect: TypeAlias = ReadDecision | WriteDecision | CommitAll | AbortAll | Sweep
@@ -170,7 +177,7 @@ def commit_batch(batch: int, run: str, tasks: Sequence[TaskTransaction], now_ms:
             committed = decision.ids
             decision = yield WriteDecision(msgspec.structs.replace(decision, tasks=(), done=True))
     yield AbortAll(tuple(task for task in mine if task.transactional_id not in committed))
-    yield Sweep(frozenset())
+    yield Sweep(frozenset(), run)
 
 
 def abort_batch(tasks: Sequence[TaskTransaction]) -> Steps:
