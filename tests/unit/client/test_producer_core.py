@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace.client.errors import ClientError, RequestFailed, RequestTimedOut
+from headrace.client.errors import ClientError, ConnectionLost, RequestFailed, RequestTimedOut
 from headrace.client.net.cluster import Cluster
 from headrace.client.produce import OutgoingBatch, ProducerCore, Written, producer as producer_core
+from headrace.client.produce.partition_queue import PartitionQueue, ProducerId
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
@@ -311,3 +312,107 @@ def test_the_leader_is_found_when_there_is_none_at_first() -> None:
             assert broker.partitions[0].values == [0, 1, 2]
 
     run(play())
+
+
+def two_brokers(leaders: list[int]) -> tuple[Broker, Broker]:
+    """Brokers 1 and 2 of one cluster, which share their logs and name those that lead at the time they are asked."""
+    kind = m.MetadataResponse
+    brokers = Broker(partitions=2, node_id=1), Broker(partitions=2, node_id=2)
+    brokers[1].partitions = brokers[0].partitions
+
+    def metadata(request: m.MetadataRequest, version: int) -> m.MetadataResponse:
+        rows = [
+            kind.MetadataResponsePartition(partition_index=index, leader_id=leader, leader_epoch=5)
+            for index, leader in enumerate(leaders)
+        ]
+        return kind(
+            brokers=[kind.MetadataResponseBroker(node_id=one.node_id, host=one.host, port=one.port) for one in brokers],
+            cluster_id="fake",
+            controller_id=1,
+            topics=[kind.MetadataResponseTopic(name="t", topic_id=TOPIC_ID, partitions=rows)],
+        )
+
+    for broker in brokers:
+        broker.handlers[ApiKey.METADATA] = metadata
+    return brokers
+
+
+def test_a_new_leader_gets_nothing_while_the_old_one_owes_answers() -> None:
+    async def play() -> None:
+        leaders = [1, 2]
+        old, new = two_brokers(leaders)
+        log = old.partitions[0]
+        async with old, new, Cluster(old.address) as cluster, ProducerCore(cluster) as producer:
+            await producer.partition_count("t")
+            await producer.send([batch_of(0)])
+            await producer.flush()
+
+            # 1. The old leader freezes: batch 1 is written and replicated, batch 2 is not, and neither is answered.
+            def frozen(request: m.ProduceRequest, version: int) -> Any:
+                if old.count(ApiKey.PRODUCE) == 2:
+                    log.append(request.topic_data[0].partition_data[0].records or b"")
+                return SILENT
+
+            old.handlers[ApiKey.PRODUCE] = frozen
+            await producer.send([batch_of(1), batch_of(2)])
+            await old.received(ApiKey.PRODUCE, 3)
+            # 2. The producer hears of the new leader. Batch 3 would be out of order there.
+            leaders[0] = 2
+            await cluster.refresh({"t"})
+            # The first request of partition 1 is answered before its second leaves, and batch 3 would be in the first.
+            await producer.send([batch_of(3), batch_of(10, partition=1), batch_of(11, partition=1)])
+            await new.received(ApiKey.PRODUCE, 2)
+            indexes = [
+                part.index
+                for key, _, request in new.seen
+                if key == ApiKey.PRODUCE
+                for part in request.topic_data[0].partition_data
+            ]
+            # 3. The old leader dies. All goes to the new one from the head, which knows batch 1 again.
+            old.drop_all()
+            await producer.flush()
+            assert log.values == [0, 1, 2, 3] and log.epochs == {101: 0}
+            assert indexes == [1, 1]
+
+    run(play())
+
+
+def test_batches_go_to_a_new_leader_once_the_old_one_has_answered() -> None:
+    async def play() -> None:
+        leaders = [1, 2]
+        old, new = two_brokers(leaders)
+        gate = asyncio.Event()
+
+        async def gated(request: Any, version: int) -> Any:
+            await gate.wait()
+            return await Broker.produce(old, request, version)
+
+        async with old, new, Cluster(new.address) as cluster, ProducerCore(cluster) as producer:
+            await producer.partition_count("t")
+            await producer.send([batch_of(0)])
+            await producer.flush()
+            old.handlers[ApiKey.PRODUCE] = gated
+            await producer.send([batch_of(1), batch_of(2)])
+            await old.received(ApiKey.PRODUCE, 2)
+            leaders[0] = 2
+            await cluster.refresh({"t"})
+            await producer.send([batch_of(3), batch_of(4)])
+            gate.set()
+            await producer.flush()
+            assert old.partitions[0].values == [0, 1, 2, 3, 4] and new.count(ApiKey.PRODUCE) > 0
+
+    run(play())
+
+
+def test_a_queue_is_cured_of_what_its_head_failed_of_whichever_failure_came_first() -> None:
+    queue = PartitionQueue("t", 0, ProducerId(7, 0), 0.1)
+    for number in range(3):
+        batch = batch_of(number)
+        queue.append(batch.view, batch.count, 1.0)
+    first, second = queue.pending.popleft(), queue.pending.popleft()
+    queue.in_flight = 2
+    queue.fail(second, RequestFailed("produce", Err.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    lost = ConnectionLost("gone")
+    queue.fail(first, lost)
+    queue.put_back_failed()
+    assert queue.error is lost and [batch.order for batch in queue.pending] == [0, 1, 2] and queue.in_flight == 0

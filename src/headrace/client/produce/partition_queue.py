@@ -58,7 +58,19 @@ class Written(msgspec.Struct):
 class QueuedBatch:
     """A batch under way. `order` counts up within its partition; sequences start again at 0 now and then."""
 
-    __slots__ = ("attempts", "count", "deadline", "first", "is_retry", "order", "refusal", "sequence", "source", "view")
+    __slots__ = (
+        "attempts",
+        "count",
+        "deadline",
+        "error",
+        "first",
+        "is_retry",
+        "order",
+        "refusal",
+        "sequence",
+        "source",
+        "view",
+    )
 
     def __init__(
         self,
@@ -79,6 +91,8 @@ class QueuedBatch:
         """Who is told what became of the records; `first` of them is the first in here."""
         self.first = first
         self.attempts = 0
+        self.error: ClientError | None = None
+        """Why it was not acknowledged when it was last sent."""
         self.refusal: ClientError | None = None
         """Why sending it again would not help."""
         self.is_retry = False
@@ -98,6 +112,7 @@ class PartitionQueue:
         "in_flight",
         "is_due",
         "is_known",
+        "leader",
         "next_sequence",
         "open",
         "order",
@@ -125,10 +140,14 @@ class PartitionQueue:
         self.pending: deque[QueuedBatch] = deque()
         self.failed: list[QueuedBatch] = []
         self.in_flight = 0
+        self.leader = -1
+        """The broker that all in flight went to. No other gets anything before that is answered: one that has not
+        taken the earlier batches refuses the later ones, and its refusal says nothing about the earlier ones."""
         self.is_known = False
         """Whether the leader has taken a batch of this producer: of one unknown to it, it takes any sequence first."""
         self.error: ClientError | None = None
-        """The first failure since the queue was last healthy: those behind it follow from the gap it left."""
+        """Why it recovers. Once all is answered, what the head failed of, whichever failure came first: those behind it
+        follow from the gap it left."""
         self.recovering = False
         self.retries = 0
         """Batches that failed before and are not acknowledged yet.
@@ -180,9 +199,18 @@ class PartitionQueue:
         if batch.is_retry:
             self.retries -= 1
 
+    def fail(self, batch: QueuedBatch, error: ClientError) -> None:
+        """A batch in flight was not acknowledged."""
+        assert self.in_flight > 0
+        self.in_flight -= 1
+        batch.error = error
+        self.failed.append(batch)
+
     def put_back_failed(self) -> None:
         """All answers are in: what failed goes first again, in its old order and under its old sequences."""
+        assert not self.in_flight
         for batch in sorted(self.failed, key=lambda batch: batch.order, reverse=True):
+            self.error = batch.error
             self.pending.appendleft(batch)
             self.retries += not batch.is_retry
             batch.is_retry = True

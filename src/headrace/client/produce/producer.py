@@ -281,6 +281,9 @@ class ProducerCore:
         if partition is None or partition.leader < 0:
             self._recover(queue, RequestFailed(queue.name, Err.LEADER_NOT_AVAILABLE))
             return
+        if queue.in_flight and partition.leader != queue.leader:
+            return  # the last answer of the old leader, or its failure, offers the queue again
+        queue.leader = partition.leader
         sender = self._senders.get(partition.leader)
         if sender is None:
             sender = self._senders[partition.leader] = Sender(partition.leader)
@@ -437,8 +440,7 @@ class ProducerCore:
 
     def _refused(self, queue: PartitionQueue, batch: QueuedBatch, error: ClientError) -> None:
         """A batch that was not acknowledged: to be sent again after those before it, or the end."""
-        queue.in_flight -= 1
-        queue.failed.append(batch)
+        queue.fail(batch, error)
         if not self._may_retry(batch, error):
             error = explained(error, f"produce to {queue.name}", batch)
             if batch.source is None or self._ends_all(error):
@@ -472,9 +474,9 @@ class ProducerCore:
 
     async def _resume(self, queue: PartitionQueue) -> None:
         """All answers are in. Put what failed back in front, find the leader, and go on."""
-        error = queue.error
-        assert queue.recovering and not queue.in_flight and error is not None
         queue.put_back_failed()
+        error = queue.error
+        assert queue.recovering and error is not None
         if self._drop_refused(queue):
             pass  # those behind it go on at once; a gap in sequences is noticed, and mended, when they are refused
         elif (code := error.error if isinstance(error, RequestFailed) else None) in TOO_LARGE:
