@@ -212,6 +212,38 @@ def test_of_two_decisions_the_first_one_counts_for_everybody(bootstrap: str) -> 
     assert [one and one.run for one in asyncio.run(play())] == ["one", "one", "one", None]
 
 
+def test_the_last_record_of_the_topic_is_what_is_in_force(bootstrap: str) -> None:
+    """Compaction leaves nothing else."""
+    task = TaskTransaction(0, "x", 1, 1, True, 1, 1, NOW, 0)
+    first, late = (Decision(5, 0, run, (task,)) for run in ("one", "two"))
+    done = Decision(5, 0, "one", (), done=True)
+
+    async def last(admin: Admin, name: str) -> Decision:
+        found = (await committed_records(bootstrap, decision_log.TOPIC))[0]
+        return msgspec.json.decode([one.value or b"" for one in found if one.key == name.encode()][-1], type=Decision)
+
+    async def play() -> None:
+        async with Admin(bootstrap) as admin:
+            await ensure_topic(admin)
+            log = DecisionLog(admin, "last")
+            assert await log.write(first) == first
+            assert await log.write(late) == first
+            assert await last(admin, "last") == first
+            await log.write(done)
+            assert await log.write(late) == done
+            assert await last(admin, "last") == done
+            # Its driver died before it could put that right.
+            await log._append(late)
+            fresh_process()
+            assert await log.read() == done
+            assert await last(admin, "last") == done
+            end = (await log._state()).offset
+            assert await log.read() == done
+            assert (await log._state()).offset == end, "written again without need"
+
+    asyncio.run(play())
+
+
 def test_a_failed_batch_is_aborted_and_readers_go_on(bootstrap: str) -> None:
     topic = "spark-failed"
 

@@ -21,13 +21,13 @@ from headrace.spark.sink.exactly_once.decisions import (
     Effect,
     Outcome,
     ReadDecision,
+    Standing,
     Steps,
     Sweep,
     TaskTransaction,
     WriteDecision,
     abort_batch,
     commit_batch,
-    in_force,
     transactional_id,
 )
 
@@ -65,11 +65,21 @@ class World:
             if state == OPEN and dice.random() < 0.3:
                 self.transactions[key] = ABORTED
 
-    def decision(self) -> Decision | None:
-        current = None
+    def standing(self) -> Standing:
+        standing = Standing()
         for written in self.log:
-            current = in_force(current, written)
-        return current
+            standing = standing.after(written)
+        return standing
+
+    def decision(self) -> Decision | None:
+        """What a driver is told, which puts right first what compaction would leave."""
+        while (owed := self.standing().owed) is not None:
+            self.log.append(owed)
+        return self.standing().decision
+
+    def compact(self) -> None:
+        """Of one key, the last record stays."""
+        del self.log[:-1]
 
     def commit(self, task: TaskTransaction) -> Outcome:
         key = task.transactional_id, task.epoch
@@ -271,6 +281,9 @@ def play_at_random(seed: int) -> Counter[str]:
         except BatchRefused as refusal:
             notes[refusal.problem.split(" ", 3)[2]] += 1
             del alive[run]
+        if dice.random() < 0.03:
+            world.compact()
+            notes["compacted"] += 1
         if times_out and dice.random() < 0.03:
             world.time_out(dice)
             notes["timed out"] += 1
@@ -285,7 +298,7 @@ def test_drivers_at_the_same_time_with_time_outs() -> None:
             notes += play_at_random(seed)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-    assert notes["through"] > 2000 and notes["cut"] > 500 and notes["timed out"] > 500, notes
+    assert notes["through"] > 2000 and min(notes[key] for key in ("cut", "timed out", "compacted")) > 500, notes
 
 
 def test_a_transaction_that_timed_out_is_replaced_by_the_new_attempt() -> None:
@@ -296,6 +309,21 @@ def test_a_transaction_that_timed_out_is_replaced_by_the_new_attempt() -> None:
     assert run_batch(Driver(world, "two"), 0)
     last = world.decision()
     assert last is not None and (last.revision, last.done) == (1, True)
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_decision_written_in_vain_is_not_what_compaction_leaves(is_done: bool) -> None:
+    world = World()
+    late = Driver(world, "late").batch(0)
+    assert isinstance(next(late), ReadDecision)
+    assert isinstance(next(late), WriteDecision)  # it has read that there is none, and stands still
+    first = Driver(world, "first").batch(0)
+    for _ in range(5 if is_done else 4):
+        effect = next(first)
+    assert isinstance(effect, AbortAll) if is_done else isinstance(effect, WriteDecision)
+    next(late)
+    world.compact()
+    assert run_batch(Driver(world, "next"), 0)
 
 
 def test_other_rows_than_the_last_time_are_refused_when_a_part_is_committed() -> None:

@@ -16,7 +16,7 @@ from headrace.errors import Err
 from headrace.records.batch import Record, build_batch, iter_records
 from headrace.records.compression import Codec
 from headrace.records.layout import iter_headers
-from headrace.spark.sink.exactly_once.decisions import Decision, in_force
+from headrace.spark.sink.exactly_once.decisions import Decision, Standing
 
 TOPIC = "headrace-spark-decisions"
 REPLICAS_MAX = 3
@@ -26,7 +26,8 @@ CONFIGS = {
     "segment.ms": "3600000",
     "segment.bytes": str(64 << 20),
     "min.cleanable.dirty.ratio": "0.1",
-    # Of two decisions on one batch the first one counts: it must still be there when the second one is read.
+    # Of two decisions on one batch the first one counts: it must still be there when the second one is read, and until
+    # it has been written again behind that one.
     "min.compaction.lag.ms": "3600000",
 }
 FETCH_BYTES = 4 << 20
@@ -34,10 +35,10 @@ FETCH_WAIT_MS = 100
 
 
 class _Known(msgspec.Struct):
-    """How far the topic has been read for one key, and what was in force there."""
+    """How far the topic has been read for one key, and how things stood there."""
 
     offset: int = 0
-    decision: Decision | None = None
+    standing: Standing = Standing()
 
 
 _known: dict[tuple[bytes, str], _Known] = {}
@@ -69,11 +70,22 @@ class DecisionLog:
         self._identity = identity
 
     async def read(self) -> Decision | None:
-        """What is in force now."""
-        return (await self._read(None)).decision
+        """What is in force now, and is what compaction would leave."""
+        return await self._settled(await self._read(None))
 
     async def write(self, decision: Decision) -> Decision:
-        """Write a decision and return what is in force then."""
+        """Write a decision and return what is in force then, and is what compaction would leave."""
+        settled = await self._settled(await self._append(decision))
+        assert settled is not None
+        return settled
+
+    async def _settled(self, known: _Known) -> Decision | None:
+        while (owed := known.standing.owed) is not None:
+            known = await self._append(owed)
+        return known.standing.decision
+
+    async def _append(self, decision: Decision) -> _Known:
+        """Write a record, and read on to it."""
         known = await self._state()
         value = msgspec.json.encode(decision)
         record = Record(0, time.time_ns() // 1_000_000, self._identity.encode(), value)
@@ -81,11 +93,9 @@ class DecisionLog:
         # Sent again whenever in doubt: a decision that is there twice counts once.
         written = await produce(self._cluster, TOPIC, 0, batch, can_retry=may_pass)
         if written.base_offset == known.offset:
-            known.offset, known.decision = written.base_offset + 1, in_force(known.decision, decision)
-        else:
-            known = await self._read(written.base_offset + 1)
-        assert known.decision is not None
-        return known.decision
+            known.offset, known.standing = written.base_offset + 1, known.standing.after(decision)
+            return known
+        return await self._read(written.base_offset + 1)
 
     async def _state(self) -> _Known:
         topic = await self._cluster.topic(TOPIC)
@@ -110,12 +120,13 @@ class DecisionLog:
                 if error.error is not Err.OFFSET_OUT_OF_RANGE or not known.offset:
                     raise
                 # Somebody has deleted records, or brokers have lost some: what is there now is what there is.
-                known.offset, known.decision = 0, None
+                known.offset, known.standing = 0, Standing()
                 continue
             end_offset = got.high_watermark if end_offset is None else end_offset
+            for record in iter_records(got.records):
+                # Another reader of this process may have come further meanwhile.
+                if record.offset >= known.offset and record.key == key and record.value is not None:
+                    known.standing = known.standing.after(msgspec.json.decode(record.value, type=Decision))
             for _, header in iter_headers(got.records):
                 known.offset = max(known.offset, header.end_offset)
-            for record in iter_records(got.records):
-                if record.key == key and record.value is not None:
-                    known.decision = in_force(known.decision, msgspec.json.decode(record.value, type=Decision))
         return known

@@ -9,7 +9,8 @@ lost then:
    before the first of them is committed. Before it, nothing of the batch can be read by anybody; after it, the same
    transactions are committed by whoever comes next, as often as it takes: a second commit is answered like the first.
 2. Of two decisions on the same batch the first in the topic counts: `in_force`. A driver that was thought dead and was
-   not, writes a second one in vain, and then helps with the first.
+   not, writes a second one in vain, and then helps with the first. Compaction would keep the second one, so the one in
+   force is written again behind it, by whoever reads both first: `Standing`.
 3. A transaction of the decision may have timed out before it was committed. A driver that runs the batch again puts its
    own attempt of that task in its place, by a `revision` of the decision, written before it is committed, too. That is
    right if Spark has dealt out the same rows to the same tasks again: if not, it is refused, and says so.
@@ -73,6 +74,22 @@ def in_force(current: Decision | None, written: Decision) -> Decision:
         if not written.done and written.revision == current.revision + 1:
             return written
     return current
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What the records of one query or write say, up to some place in the topic."""
+
+    decision: Decision | None = None
+    """In force."""
+    last: Decision | None = None
+
+    def after(self, written: Decision) -> "Standing":
+        return Standing(in_force(self.decision, written), written)
+
+    @property
+    def owed(self) -> Decision | None:
+        """What has to be written again before anybody acts on it: compaction keeps the last record, and no other."""
+        return None if self.last == self.decision else self.decision
 
 
 # -- transactional ids
