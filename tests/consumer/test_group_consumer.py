@@ -11,6 +11,7 @@ import pytest
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.groups import Groups, TopicPartition
 from headrace.client.api.consumer import Consumer
+from headrace.client.api.producer import Producer
 from headrace.client.consume.records import Record
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.client.raw import produce
@@ -179,6 +180,70 @@ def test_a_member_that_does_not_poll_loses_its_partitions_and_may_come_back(brok
                 assert len(await read(other, 8)) == 8
                 await settle(hung, other, shares=[2, 2])
         assert lost == [4]
+
+    run(broker, work)
+
+
+async def refused(work: Awaitable[None]) -> None:
+    with pytest.raises(RequestFailed) as caught:
+        await work
+    assert caught.value.error is Err.ILLEGAL_GENERATION
+
+
+def test_one_that_has_hung_commits_nothing_until_it_reads_on(broker: TestBroker, protocol: str) -> None:
+    async def work(topic: Topic) -> None:
+        await topic.fill(4)
+        options: dict[str, Any] = {"group_protocol": protocol, "auto_commit": False}
+        async with (
+            member(broker, topic, max_poll_interval_ms=1_000, **options) as hung,
+            Producer(broker.bootstrap, transactional_id=topic.name) as producer,
+        ):
+            await read(hung, 4)
+            while not hung.expulsions:
+                await asyncio.sleep(0.05)
+            await refused(hung.commit())
+            await refused(hung.commit({(topic.name, 0): 1}))
+            with pytest.raises(RequestFailed, match="gone on without this member"):
+                async with producer.transaction() as transaction:
+                    with pytest.raises(RequestFailed, match="gone on without this member"):
+                        await transaction.commit_offsets(hung)
+            assert len(await read(hung, 4)) == 4  # nothing was committed
+            await hung.commit()
+            assert hung.group_metadata().generation > 0
+
+    run(broker, work)
+
+
+def test_one_that_has_joined_again_does_not_commit_what_it_had_before(broker: TestBroker, protocol: str) -> None:
+    async def work(topic: Topic) -> None:
+        await topic.fill(4)
+        options: dict[str, Any] = {"group_protocol": protocol, "auto_commit": False}
+        at_loss: list[Any] = []
+
+        async def on_lost(partitions: frozenset[tuple[str, int]]) -> None:
+            at_loss.extend(await asyncio.gather(one.commit({(topic.name, 0): 1}), return_exceptions=True))
+
+        async with member(broker, topic, on_lost=on_lost, **options) as one:
+            await read(one, 4)
+            assert one._core is not None
+            group: Any = one._core.membership
+            # As when a heartbeat is answered after a pause: the member joins again without being polled.
+            assert group._survives(RequestFailed("heartbeat", Err.ILLEGAL_GENERATION))
+            group._wake.set()
+            while not group.wanted:
+                await asyncio.sleep(0.02)
+            assert group.identity.epoch > 0
+            await refused(one.commit())
+            late = one.commit_soon({(topic.name, 0): 1})
+            with pytest.raises(RequestFailed, match="gone on without this member"):
+                one.group_metadata()
+            await refused(late)
+            with pytest.raises(RequestFailed, match="gone on without this member"):
+                await one.poll(0.1)  # tells of the commit that nobody has to await
+            assert len(await read(one, 4)) == 4
+            assert [error.error for error in at_loss] == [Err.ILLEGAL_GENERATION]
+            await one.commit()
+            assert len(await one.committed()) == 4
 
     run(broker, work)
 

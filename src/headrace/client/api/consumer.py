@@ -306,10 +306,13 @@ class Consumer:
         return {TopicPartition(*at): offset for at, offset in found.items()}
 
     def group_metadata(self) -> GroupMetadata:
-        """As whom a transaction commits offsets of this consumer."""
-        me = self._identity()
+        """As whom a transaction commits offsets of this consumer. Raises RequestFailed (ILLEGAL_GENERATION) when the
+        group has gone on without it: what it has handed out may be another member's by now."""
         if self.settings.group is None:
             raise ClientError("there is nowhere to commit to: give the consumer a group")
+        if self._core is not None:
+            self._core.check_member()
+        me = self._identity()
         return GroupMetadata(self.settings.group, me.member_id, me.epoch, me.instance_id)
 
     def handed_out(self) -> dict[TopicPartition, int]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.client.errors import ClientError
+from headrace.client.errors import ClientError, RequestFailed
 from headrace.client.produce.producer import ProducerCore
 from headrace.client.produce.transaction_offsets import TransactionOffsets
 from headrace.client.produce.transactions import ProducerTransactions, Step
@@ -58,7 +58,13 @@ class Transaction:
         if consumer.settings.auto_commit:
             raise ClientError("the consumer commits by itself, whether or not the transaction does: auto_commit=False")
         wanted: Mapping[Any, int] = consumer.handed_out() if offsets is None else offsets
-        await self._offsets.commit(consumer.group_metadata(), wanted)
+        try:
+            member = consumer.group_metadata()
+        except RequestFailed as error:
+            # What is sent without its offsets would be sent again by whoever has the partitions now.
+            self._transactions.steps.spoil(error)
+            raise
+        await self._offsets.commit(member, wanted)
 
     async def commit(self) -> None:
         """Commit before the end of the block. Raises what has spoilt the transaction."""

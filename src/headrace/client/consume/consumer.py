@@ -285,8 +285,10 @@ class ConsumerCore:
         """Give up what the group wants back, take what it gives."""
         places = self.fetcher.places
         if self._expulsions != member.expulsions:
-            self._expulsions = member.expulsions
+            expulsions = member.expulsions
             await self._lose(frozenset(places))
+            # Only now: who is told of the loss must not commit what was lost, even if this member has joined again.
+            self._expulsions = expulsions
         if member.replaced:
             replaced, member.replaced = member.replaced, set()
             await self._lose(frozenset(at for at in places if at[0] in replaced))
@@ -345,15 +347,31 @@ class ConsumerCore:
                 found[at] = offset
         return found
 
+    def check_member(self, expulsions: int | None = None) -> None:
+        """Raises RequestFailed when the group has gone on without this member: what was handed out before may have been
+        read, and committed, by another one. `expulsions`: as many as this consumer knew of when it had the offsets.
+
+        The coordinator alone cannot tell: it believes one that names no member, and one that has joined again.
+        """
+        member = self.membership
+        if member is None:
+            return
+        is_expelled = member.expulsions != (self._expulsions if expulsions is None else expulsions)
+        has_left = member.identity.epoch < 0 and bool(member.expulsions or self.fetcher.places)
+        if is_expelled or has_left:
+            message = "the group has gone on without this member: read on, and what is not committed comes again"
+            raise RequestFailed(f"member of group {member.group_id!r}", Err.ILLEGAL_GENERATION, message)
+
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None, metadata: str = "") -> None:
         """Commit what was handed out, or the given offsets. On the broker's disk when this returns."""
         if self._offsets is None:
             raise ClientError("there is nowhere to commit to: give the consumer a group")
+        expulsions = self._expulsions
         async with self._committing:
             wanted = self.to_commit(handed=True) if offsets is None else _checked(offsets)
-            await self._commit(wanted, metadata)
+            await self._commit(wanted, expulsions, metadata)
 
-    async def _commit(self, wanted: Mapping[TopicPartition, int], metadata: str = "") -> None:
+    async def _commit(self, wanted: Mapping[TopicPartition, int], expulsions: int, metadata: str = "") -> None:
         if not wanted:
             return
         assert self._offsets is not None
@@ -361,15 +379,21 @@ class ConsumerCore:
         epochs = {at: places[at].leader_epoch for at in wanted if at in places}
         ids: dict[str, bytes] = {} if self.membership is None else dict(self.membership.topic_ids)
         ids |= {at[0]: place.topic_id for at, place in places.items()}
-        await self._offsets.commit(wanted, epochs, ids, metadata)
+        await self._offsets.commit(wanted, epochs, ids, metadata, check_member=lambda: self.check_member(expulsions))
         for at, offset in wanted.items():
             if (place := places.get(at)) is not None:
                 place.committed = offset
 
     def commit_soon(self, offsets: Mapping[TopicPartition, int] | None = None) -> "asyncio.Task[None]":
         """Commit without waiting, in the order of calls. A failure that nobody awaits is raised by the next read."""
+        if self._offsets is None:
+            raise ClientError("there is nowhere to commit to: give the consumer a group")
         wanted = self.to_commit(handed=True) if offsets is None else _checked(offsets)
-        return self._spawn_commit(self.commit(wanted))
+        return self._spawn_commit(self._commit_in_turn(wanted, self._expulsions))
+
+    async def _commit_in_turn(self, wanted: Mapping[TopicPartition, int], expulsions: int) -> None:
+        async with self._committing:
+            await self._commit(wanted, expulsions)
 
     def _spawn_commit(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work, name="commit")
@@ -389,7 +413,7 @@ class ConsumerCore:
             return
         try:
             async with self._committing:
-                await self._commit(self.to_commit(handed=False) if wanted is None else wanted)
+                await self._commit(self.to_commit(handed=False) if wanted is None else wanted, self._expulsions)
         except ClientError as error:
             if isinstance(error, RequestFailed) and error.error in EXPELLED:
                 return

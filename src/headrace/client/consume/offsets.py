@@ -61,8 +61,13 @@ class GroupOffsets:
         epochs: Mapping[TopicPartition, int],
         topic_ids: Mapping[str, bytes],
         metadata: str = "",
+        *,
+        check_member: Callable[[], None] = lambda: None,
     ) -> None:
         """Commit as this member. Raises RequestFailed when the group has gone on without it.
+
+        `check_member` is called before every attempt, and raises once the member may no longer commit these offsets: it
+        may have joined again meanwhile, and the coordinator would believe its new epoch.
 
         By id where the broker can, so that nothing is committed to a topic that has taken another's name. What is to be
         committed of a topic that is gone is passed over.
@@ -80,6 +85,7 @@ class GroupOffsets:
             topics.setdefault(topic, []).append(row)
 
         async def ask(connection: Connection) -> None:
+            check_member()
             me = self._identity()
             request = kind(
                 group_id=self.group_id,
