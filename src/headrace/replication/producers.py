@@ -278,11 +278,14 @@ class ProducerStates:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, supports_epoch_bump: bool
     ) -> Verification | None:
-        """The guard to hold while the coordinator is asked. None: nothing has to be asked, since the transaction is
-        open here already, or the epoch is over, as `check` will say."""
+        """The guard to hold while the coordinator is asked; None when the transaction is open here already."""
         entry = self._entries.get(producer_id)
-        if entry is not None and (epoch < entry.epoch or (epoch == entry.epoch and entry.txn_first_offset >= 0)):
-            return None
+        if entry is not None and epoch <= entry.epoch:
+            if epoch < entry.epoch:
+                # The coordinator will say that it is over. A guard that nobody else sees keeps no newer batch waiting.
+                return Verification(now_ms, sequence, epoch, supports_epoch_bump)
+            if entry.txn_first_offset >= 0:
+                return None
         verification = self._verifications.get(producer_id)
         if verification is None:
             verification = Verification(now_ms, sequence, epoch, supports_epoch_bump)

@@ -48,7 +48,8 @@ def aborted_in(log: "LogReader", at: int, start_offset: int, end_offset: int) ->
         if log.holes:
             hole = _hole_between(log.holes, segments[at - 1].base_offset, segments[at].base_offset)
             if hole is not None:
-                if _open_before(log, hole) < end_offset:
+                # A slice is said to end behind the hole where the index tells no better; what is read ends before it.
+                if _open_before(log, hole) < min(end_offset, hole.start_offset):
                     raise KafkaError(
                         Err.KAFKA_STORAGE_ERROR,
                         f"records of {log.topic}-{log.partition} below {end_offset} may be of a transaction that was"

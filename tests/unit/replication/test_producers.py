@@ -230,8 +230,9 @@ class TestVerification:
         guard = states.begin_verification(P, 9, 0, 1_000, supports_epoch_bump=True)
         states.check(P, 9, 0, 4, True, guard)
         states.record(P, 9, 0, 0, 4, 1, True)
-        assert states.begin_verification(P, 6, 3, 1_000, supports_epoch_bump=True) is None
-        assert refusal(states, P, 6, 3, 0, transactional=True) == Err.INVALID_PRODUCER_EPOCH
+        late = states.begin_verification(P, 6, 3, 1_000, supports_epoch_bump=True)
+        assert late is not None, "the coordinator is asked, and refuses it as Kafka's does"
+        assert refusal(states, P, 6, 3, 0, transactional=True, guard=late) == Err.INVALID_PRODUCER_EPOCH
         states.check(P, 9, 5, 0, transactional=True)
 
     def test_later_batches_wait_for_the_lowest_sequence(self) -> None:

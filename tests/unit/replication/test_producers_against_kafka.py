@@ -89,7 +89,7 @@ public class Main {
                 if (entry.isPresent() && entry.get().currentTxnFirstOffset().isPresent() && entry.get().producerEpoch() == epoch)
                     return "open";
                 // Kafka makes one, which refuses what the producer with the newer epoch sends meanwhile.
-                if (entry.isPresent() && entry.get().producerEpoch() > epoch) return "open";
+                if (entry.isPresent() && entry.get().producerEpoch() > epoch) return "ok";
                 manager.maybeCreateVerificationStateEntry(pid, Integer.parseInt(f[3]), epoch, f[4].equals("1"));
                 return "ok";
             }

@@ -49,12 +49,18 @@ def children_of(pid: int) -> list[int]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[int]:
     native.load()  # where the kernels have never been compiled, the server's first child would be the one that does it
+    # One that this process has for a Spark session goes on beside it, and has children of its own.
+    other, place = fork_server._running, os.environ.pop(SERVER, None)
+    fork_server._running = None
     fork_server.start()
     assert fork_server._running is not None
     yield fork_server._running.pid
     folder = Path(os.environ[SERVER]).parent
     fork_server.stop()
     assert not folder.exists() and SERVER not in os.environ
+    fork_server._running = other
+    if place is not None:
+        os.environ[SERVER] = place
 
 
 def launch(tmp_path: Path, *words: str, **variables: str) -> "subprocess.Popen[bytes]":

@@ -250,6 +250,17 @@ def test_readers_before_a_hole_are_refused_only_for_transactions_that_may_have_e
         log.aborted_transactions(0, 2)
 
 
+def test_readers_before_a_hole_read_on_where_no_transaction_was_open() -> None:
+    log = open_log(MemoryDisk(), config=CONFIG)
+    for offset in range(3):
+        log.append_batches(batch(offset, 1, size=20), 1000)
+        log.roll(1000)
+    log.append_batches(batch(3, 1, size=20), 1000)
+    log.set_aside(log.segments[1], "found by the test")
+    # A slice of the first segment may be said to end where the segment behind the hole begins.
+    assert log.aborted_transactions(0, 2) == []
+
+
 def test_damage_elsewhere_that_nobody_has_found_yet_is_no_end_of_the_broker() -> None:
     """What is put back has ends of transactions in it: which of them were aborted, the log before it tells."""
     truth = written(0)
