@@ -11,6 +11,8 @@ from headrace.client.admin.admin import Admin
 from headrace.client.admin.transactions import ListedTransaction, Transaction, Transactions
 from headrace.client.net.cluster import Cluster
 from headrace.client.produce import OutgoingBatch, ProducerCore, ProducerTransactions
+from headrace.protocol import messages as m
+from headrace.protocol.api import ApiKey
 from headrace.records.batch import Record, build_batch
 from headrace.spark.sink.exactly_once import decision_log
 from headrace.spark.sink.exactly_once.commit import Committer
@@ -341,4 +343,39 @@ def test_with_two_phase_commit_nothing_decided_can_time_out() -> None:
 
     settings = {"transaction.two.phase.commit.enable": "true", "transaction.state.log.num.partitions": "2"}
     with TestBroker(settings=settings) as broker:
+        asyncio.run(play(broker.bootstrap))
+
+
+def test_in_the_classic_protocol_only_leftovers_of_the_same_run_are_swept() -> None:
+    """An abort does not fence there: a task of another driver would go on without its first rows."""
+    topic = "spark-classic"
+    kind = m.UpdateFeaturesRequest
+    safe_downgrade = 2
+
+    async def lower(bootstrap: str) -> None:
+        update = kind.FeatureUpdateKey(feature="transaction.version", max_version_level=1, upgrade_type=safe_downgrade)
+        async with Admin(bootstrap) as admin:
+            answer = await admin.cluster.to_any(ApiKey.UPDATE_FEATURES, kind(feature_updates=[update]))
+            assert answer.error_code == 0, answer
+        level = 2
+        while level != 1:
+            async with Admin(bootstrap) as admin:
+                level = (await admin.cluster.any_connection()).features["transaction.version"]
+
+    async def play(bootstrap: str) -> None:
+        await lower(bootstrap)
+        async with Admin(bootstrap) as admin:
+            await make(admin, topic)
+            first = await attempts(admin.cluster, topic, "one")
+            assert not any(task.is_version_2 for task in first)
+            lost = await attempt(admin.cluster, topic, "one", 0, number=1)
+            other = await attempt(admin.cluster, topic, "two", 0)
+            await Committer(admin, topic).carry_out(commit_batch(0, "one", first, NOW))
+            transactions = Transactions(admin)
+            assert (await transactions.describe(lost.transactional_id)).state != "Ongoing"
+            assert (await transactions.describe(other.transactional_id)).state == "Ongoing"
+            await transactions.fence(other.transactional_id)
+            assert await values(bootstrap, topic) == everything()
+
+    with TestBroker() as broker:
         asyncio.run(play(broker.bootstrap))
