@@ -222,7 +222,7 @@ class ConsumerCore:
         if self._auto_commit_s is not None and now >= self._next_commit_s:
             self._next_commit_s = now + self._auto_commit_s
             if not self._commits:
-                self._spawn_commit(self._commit_passed(self.to_commit(handed=False)))
+                self._spawn_commit(self._commit_passed())
 
     def _check(self) -> None:
         failure = self.fetcher.failure or self._commit_failure
@@ -339,11 +339,12 @@ class ConsumerCore:
 
     def to_commit(self, *, handed: bool) -> dict[TopicPartition, int]:
         """How far each partition was handed out, or only passed; those whose commit would say nothing new are left
-        out."""
+        out. What is only passed does not set back what the caller has committed already, unless it went back."""
         found: dict[TopicPartition, int] = {}
         for at, place in self.fetcher.places.items():
             offset = self.handed_position(place) if handed else place.passed
-            if place.committed != offset:
+            is_back = not handed and place.committed is not None and offset < place.committed
+            if place.committed != offset and not is_back:
                 found[at] = offset
         return found
 
@@ -379,9 +380,10 @@ class ConsumerCore:
         epochs = {at: places[at].leader_epoch for at in wanted if at in places}
         ids: dict[str, bytes] = {} if self.membership is None else dict(self.membership.topic_ids)
         ids |= {at[0]: place.topic_id for at, place in places.items()}
+        seeks = {at: places[at].seeks for at in wanted if at in places}
         await self._offsets.commit(wanted, epochs, ids, metadata, check_member=lambda: self.check_member(expulsions))
         for at, offset in wanted.items():
-            if (place := places.get(at)) is not None:
+            if (place := places.get(at)) is not None and place.seeks == seeks.get(at):
                 place.committed = offset
 
     def commit_soon(self, offsets: Mapping[TopicPartition, int] | None = None) -> "asyncio.Task[None]":
@@ -407,13 +409,14 @@ class ConsumerCore:
             self._commit_failure = error
             self._be_told()
 
-    async def _commit_passed(self, wanted: Mapping[TopicPartition, int] | None = None) -> None:
+    async def _commit_passed(self) -> None:
         """By itself: one that is late is made up for by the next."""
         if self._offsets is None:
             return
         try:
             async with self._committing:
-                await self._commit(self.to_commit(handed=False) if wanted is None else wanted, self._expulsions)
+                # Seen only now: a commit of the caller's that came first must not be set back.
+                await self._commit(self.to_commit(handed=False), self._expulsions)
         except ClientError as error:
             if isinstance(error, RequestFailed) and error.error in EXPELLED:
                 return

@@ -48,6 +48,7 @@ class Place:
         "position",
         "replica",
         "replica_until_s",
+        "seeks",
         "topic",
         "topic_id",
     )
@@ -61,6 +62,9 @@ class Place:
         self.passed = position
         """All records before it were handed out, and the next one asked for: what may be committed by itself."""
         self.committed: int | None = None
+        """None: not known, or the position was moved since, so that a commit may go back."""
+        self.seeks = 0
+        """How often the position was moved: a commit that was under way then says nothing of where it is now."""
         self.leader_epoch = -1
         """Of the last record that was handed out."""
         self.fetched_epoch = -1
@@ -102,6 +106,8 @@ class Place:
         """Go on from any offset, and return how many bytes were let go of. What is under way comes too late."""
         freed = sum(chunk.size_bytes for chunk in self.chunks)
         self.position = self.passed = self.fetch_offset = offset
+        self.committed = None
+        self.seeks += 1
         self.leader_epoch = self._epoch = -1
         self.chunks.clear()
         self._ready, self._ready_at = [], 0

@@ -1,0 +1,97 @@
+"""What a consumer commits by itself, beside commits of the caller and while positions move. The group is in memory."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
+
+from headrace.client.consume.consumer import ConsumerCore, Handed
+from headrace.client.consume.fetcher import FetchOptions
+from headrace.client.consume.offsets import GroupOffsets
+from headrace.client.consume.places import Chunk, Place
+from headrace.client.consume.records import Record
+from headrace.client.consume.resets import read_reset
+from headrace.client.net.cluster import Cluster
+
+AT = ("t", 0)
+
+
+class Offsets:
+    """Notes each commit; `gate` holds back its answer."""
+
+    def __init__(self) -> None:
+        self.commits: list[int] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def commit(self, offsets: Mapping[tuple[str, int], int], *_: Any, check_member: Callable[[], None]) -> None:
+        check_member()
+        self.commits += offsets.values()
+        await self.gate.wait()
+
+
+def run(work: Callable[[ConsumerCore, Place, Offsets], Awaitable[None]]) -> None:
+    """With a partition of which records 0 to 4 are fetched, and nothing is asked of a broker."""
+
+    async def with_core() -> None:
+        offsets = Offsets()
+        cluster = Cluster("127.0.0.1:1")
+        options = FetchOptions(reset=read_reset("earliest"))
+        core = ConsumerCore(cluster, options, offsets=cast(GroupOffsets, offsets), auto_commit_s=0.0)
+        place = Place(*AT, 0, bytes(16))
+        place.keep(Chunk(iter([(1, [Record(*AT, n, 0, None, None) for n in range(5)])]), 0, 5, 10))
+        core.fetcher.add(place)
+        try:
+            async with asyncio.timeout(30):
+                await work(core, place, offsets)
+        finally:
+            await core.fetcher.close()
+            cluster.close()
+
+    asyncio.run(with_core())
+
+
+def hand_out(core: ConsumerCore, place: Place, limit: int) -> Handed:
+    core._pass()
+    records, _ = place.take(limit)
+    core.handed = Handed(place, records)
+    return core.handed
+
+
+async def by_itself(core: ConsumerCore) -> None:
+    """A turn of the commits that nobody asks for."""
+    await core._attend(asyncio.get_running_loop().time())
+
+
+def test_a_commit_of_the_caller_is_not_set_back_by_one_that_was_due_before_it() -> None:
+    async def work(core: ConsumerCore, place: Place, offsets: Offsets) -> None:
+        hand_out(core, place, 1)
+        hand_out(core, place, 1)
+        await by_itself(core)
+        await core.commit()
+        await asyncio.gather(*core._commits)
+        assert offsets.commits == [2]
+        hand_out(core, place, 1)
+        hand_out(core, place, 1)
+        await by_itself(core)
+        await asyncio.gather(*core._commits)
+        assert offsets.commits == [2, 3]
+
+    run(work)
+
+
+def test_after_a_seek_back_commits_go_back_too() -> None:
+    async def work(core: ConsumerCore, place: Place, offsets: Offsets) -> None:
+        hand_out(core, place, 5)
+        offsets.gate.clear()
+        under_way = core.commit_soon()
+        while not offsets.commits:
+            await asyncio.sleep(0)
+        place.seek(3)
+        core.handed = None
+        offsets.gate.set()
+        await under_way
+        await by_itself(core)
+        await asyncio.gather(*core._commits)
+        assert offsets.commits == [5, 3]
+
+    run(work)
