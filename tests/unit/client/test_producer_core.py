@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.client.api.producer import Producer
 from headrace.client.errors import ClientError, ConnectionLost, RequestFailed, RequestTimedOut
 from headrace.client.net.cluster import Cluster
 from headrace.client.produce import OutgoingBatch, ProducerCore, Written, producer as producer_core
@@ -416,3 +417,35 @@ def test_a_queue_is_cured_of_what_its_head_failed_of_whichever_failure_came_firs
     queue.fail(first, lost)
     queue.put_back_failed()
     assert queue.error is lost and [batch.order for batch in queue.pending] == [0, 1, 2] and queue.in_flight == 0
+
+
+def test_an_abort_of_what_was_never_sent_leaves_no_gap_in_sequences() -> None:
+    async def play() -> None:
+        broker = Broker()
+        added = iter([Err.NONE, Err.TOPIC_AUTHORIZATION_FAILED, Err.NONE])
+
+        def coordinator(request: m.FindCoordinatorRequest, version: int) -> m.FindCoordinatorResponse:
+            kind = m.FindCoordinatorResponse
+            row = kind.Coordinator(key="x", node_id=broker.node_id, host=broker.host, port=broker.port)
+            return kind(coordinators=[row])
+
+        def add(request: m.AddPartitionsToTxnRequest, version: int) -> m.AddPartitionsToTxnResponse:
+            kind = m.AddPartitionsToTxnResponse
+            row = kind.AddPartitionsToTxnPartitionResult(partition_index=0, partition_error_code=next(added))
+            topic = kind.AddPartitionsToTxnTopicResult(name="t", results_by_partition=[row])
+            return kind(results_by_topic_v3_and_below=[topic])
+
+        broker.handlers[ApiKey.FIND_COORDINATOR] = coordinator
+        broker.handlers[ApiKey.ADD_PARTITIONS_TO_TXN] = add
+        broker.handlers[ApiKey.END_TXN] = lambda request, version: m.EndTxnResponse()
+        async with broker, Producer(broker.address, transactional_id="x") as producer:
+            async with producer.transaction():
+                await producer.send("t", b"0")
+            with pytest.raises(RequestFailed, match="TOPIC_AUTHORIZATION_FAILED"):
+                async with producer.transaction():
+                    await producer.send("t", b"1")
+            async with producer.transaction():
+                await producer.send("t", b"2")
+        assert broker.partitions[0].values == [0, 2] and broker.producer_ids == 1
+
+    run(play())

@@ -28,6 +28,7 @@ class Transaction:
 
     async def __aenter__(self) -> Self:
         self._transactions.begin()
+        self._core.mark()
         return self
 
     async def __aexit__(
@@ -78,6 +79,9 @@ class Transaction:
         """Abort before the end of the block: nobody with read_committed sees anything of it."""
         await self._core.abandon(ClientError("the transaction was aborted"))
         self._core.failed.clear()
+        nothing_sent = self._transactions.steps.is_empty
         producer = await self._transactions.abort()
         self._is_over = True
+        if nothing_sent:
+            self._core.rewind()  # nobody was asked, so there is no other epoch to begin at 0 in
         self._core.renew(producer)

@@ -108,6 +108,7 @@ class PartitionQueue:
     __slots__ = (
         "error",
         "failed",
+        "first_sequence",
         "fresh_starts",
         "in_flight",
         "is_due",
@@ -132,6 +133,8 @@ class PartitionQueue:
         self.partition = partition
         self.producer = producer
         self.next_sequence = 0
+        self.first_sequence = 0
+        """Where the open transaction began."""
         self.order = 0
         self.open: OpenBatch | None = None
         """The batch that takes records now, behind all that is pending."""
@@ -229,6 +232,11 @@ class PartitionQueue:
             self.next_sequence = dropped[0].sequence
         self.retries -= sum(batch.is_retry for batch in dropped)
         return dropped
+
+    def rewind(self) -> None:
+        """Nothing of the open transaction was sent: use its sequences again, or the broker would find a gap."""
+        if not (self.in_flight or self.pending or self.failed):
+            self.next_sequence = self.first_sequence
 
     def split_first(self) -> int:
         """Halve the batch that the broker finds too large, and return how many bytes more the queue holds for it.

@@ -211,6 +211,15 @@ class ProducerCore:
 
     # -- transactions
 
+    def mark(self) -> None:
+        """A transaction begins here; `rewind` comes back if it ends before anything of it was sent."""
+        for queue in self._queues.values():
+            queue.first_sequence = queue.next_sequence
+
+    def rewind(self) -> None:
+        for queue in self._queues.values():
+            queue.rewind()
+
     async def abandon(self, error: ClientError) -> None:
         """Send nothing more of what is collected, and wait until all that was sent is answered: an abort is next."""
         for queue in self._queues.values():
