@@ -95,3 +95,32 @@ def test_after_a_seek_back_commits_go_back_too() -> None:
         assert offsets.commits == [5, 3]
 
     run(work)
+
+
+def test_a_log_that_is_cut_does_not_pass_what_is_being_worked_on() -> None:
+    async def work(core: ConsumerCore, place: Place, offsets: Offsets) -> None:
+        hand_out(core, place, 1)
+        handed = hand_out(core, place, 4)
+        handed.current = handed.records[-1]
+        core.fetcher._truncated(place, 3)
+        assert (place.passed, place.position, place.fetch_offset) == (1, 3, 3)
+        await by_itself(core)
+        await asyncio.gather(*core._commits)
+        assert offsets.commits == [1] and core.to_commit(handed=True) == {AT: 3}
+        core._pass()
+        assert (place.passed, place.position, place.fetch_offset) == (3, 3, 3), "what took their place comes next"
+
+    run(work)
+
+
+def test_a_log_that_is_cut_takes_commits_back_with_it() -> None:
+    async def work(core: ConsumerCore, place: Place, offsets: Offsets) -> None:
+        hand_out(core, place, 5)
+        core._pass()
+        await core.commit()
+        core.fetcher._truncated(place, 3)
+        await by_itself(core)
+        await asyncio.gather(*core._commits)
+        assert offsets.commits == [5, 3]
+
+    run(work)

@@ -59,18 +59,22 @@ class Listeners:
 class Handed:
     """What was handed out last and is not known to be passed: records of one partition, up to the current one."""
 
-    __slots__ = ("current", "place", "records")
+    __slots__ = ("current", "place", "records", "seeks")
 
     def __init__(self, place: Place, records: list[Record]) -> None:
         self.place = place
         self.records = records
+        self.seeks = place.seeks
         self.current: Record | None = None
         """The one that is being worked on, for who takes them one by one; None: all of them are."""
 
     @property
     def position(self) -> int:
-        """Behind what was handed out."""
-        return self.place.position if self.current is None else self.current.offset + 1
+        """Behind what was handed out, and never behind where the log was cut meanwhile."""
+        if self.current is None:
+            return self.place.position
+        behind = self.current.offset + 1
+        return behind if self.place.seeks == self.seeks else min(behind, self.place.position)
 
 
 class ConsumerCore:
@@ -235,8 +239,13 @@ class ConsumerCore:
     def _pass(self) -> None:
         """The next records are asked for: those before are done with."""
         handed, self.handed = self.handed, None
-        if handed is not None:
-            place = handed.place
+        if handed is None:
+            return
+        place = handed.place
+        if place.seeks != handed.seeks:
+            # The log was cut, or its start deleted, meanwhile: the position is where it goes on.
+            place.passed = handed.position
+        else:
             place.passed = place.position = max(place.passed, handed.position)
 
     def give_back(self, records: list[Record]) -> None:
@@ -438,7 +447,7 @@ class ConsumerCore:
                 self._pass()
             elif handed is not None and handed.current is not None:
                 # The one that was worked on is not done with; those before it are.
-                handed.place.passed = max(handed.place.passed, handed.current.offset)
+                handed.place.passed = max(handed.place.passed, min(handed.current.offset, handed.position))
             while self._commits:
                 await asyncio.gather(*self._commits, return_exceptions=True)
             is_in = member is None or (member.failure is None and member.expulsions == self._expulsions)

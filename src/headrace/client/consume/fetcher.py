@@ -135,6 +135,10 @@ class Fetcher:
     def seek(self, place: Place, offset: int) -> None:
         self._buffered_bytes -= place.seek(offset)
 
+    def reset(self, place: Place, offset: int) -> None:
+        """As `seek`, but nothing counts as passed by it."""
+        self._buffered_bytes -= place.reset(offset)
+
     def resume(self, place: Place) -> None:
         place.is_paused = False
         if place.has_records:
@@ -180,7 +184,7 @@ class Fetcher:
                 continue
             if place.is_begun:
                 # Some of it was handed out record by record: the rest is fetched again.
-                self.seek(place, place.position)
+                self.reset(place, place.position)
             if not place.chunks:
                 continue
             chunk = place.chunks.popleft()
@@ -420,7 +424,7 @@ class Fetcher:
                 f"the log was cut at offset {end_offset}, and records up to {place.position} were read: seek to go on",
             )
         log.warning("%s was cut at offset %d; %d was next, reading on from there", name, end_offset, place.position)
-        self._buffered_bytes -= place.seek(min(place.position, end_offset))
+        self._buffered_bytes -= place.reset(min(place.position, end_offset))
         place.fetched_epoch = -1
 
     async def _out_of_range(self, node: int, at: TopicPartition, place: Place) -> None:
@@ -440,7 +444,7 @@ class Fetcher:
         found = await self.reset_offset(at)
         if self.places.get(at) is place and place.position == before:
             log.warning("%s-%d has no offset %d; going on from %d", topic, index, before, found)
-            self._buffered_bytes -= place.seek(found)
+            self._buffered_bytes -= place.reset(found)
 
     async def reset_offset(self, at: TopicPartition) -> int:
         """Where a partition begins for one that has read nothing of it."""

@@ -103,10 +103,21 @@ class Place:
         return max(0, self.end_offset - self.position)
 
     def seek(self, offset: int) -> int:
-        """Go on from any offset, and return how many bytes were let go of. What is under way comes too late."""
+        """Go on from any offset, as the caller wishes, and return how many bytes were let go of. What is under way
+        comes too late."""
+        self.passed, self.committed = offset, None
+        return self._move(offset)
+
+    def reset(self, offset: int) -> int:
+        """As `seek`, where the log or a fetch demands it: what is being worked on does not count as passed by that."""
+        self.passed = offset if self.passed == self.position else min(self.passed, offset)
+        if offset < self.position:
+            self.committed = None
+        return self._move(offset)
+
+    def _move(self, offset: int) -> int:
         freed = sum(chunk.size_bytes for chunk in self.chunks)
-        self.position = self.passed = self.fetch_offset = offset
-        self.committed = None
+        self.position = self.fetch_offset = offset
         self.seeks += 1
         self.leader_epoch = self._epoch = -1
         self.chunks.clear()
@@ -140,7 +151,7 @@ class Place:
             try:
                 step = next(chunk.batches, None)
             except KafkaError:
-                self.seek(self.position)
+                self.reset(self.position)
                 raise
             if step is None:
                 self.position = max(self.position, chunk.end_offset)
