@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
+import pytest
+
+from headrace.client.api.tables import read_tables
 from headrace.client.consume.consumer import ConsumerCore, Handed
 from headrace.client.consume.fetcher import FetchOptions
 from headrace.client.consume.offsets import GroupOffsets
@@ -11,6 +14,7 @@ from headrace.client.consume.places import Chunk, Place
 from headrace.client.consume.records import Record
 from headrace.client.consume.resets import read_reset
 from headrace.client.net.cluster import Cluster
+from headrace.records.batch import BatchBuilder
 
 AT = ("t", 0)
 
@@ -122,5 +126,30 @@ def test_a_log_that_is_cut_takes_commits_back_with_it() -> None:
         await by_itself(core)
         await asyncio.gather(*core._commits)
         assert offsets.commits == [5, 3]
+
+    run(work)
+
+
+def test_a_chunk_that_cannot_be_decoded_is_not_passed_by_tables() -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("numba")
+
+    async def work(core: ConsumerCore, place: Place, offsets: Offsets) -> None:
+        builder = BatchBuilder()
+        for _ in range(5):
+            builder.append(1, None, b"value")
+        damaged = bytearray(builder.build())
+        damaged[-2] ^= 1
+        for _ in range(2):
+            place.chunks.clear()
+            place.fetch_offset = 0
+            place.keep(Chunk(iter(()), 0, 5, len(damaged)))
+            place.chunks[0].raw = bytes(damaged), ()
+            core.fetcher.resume(place)
+            with pytest.raises(Exception, match=r"(?i)crc|checksum|corrupt"):
+                await anext(aiter(read_tables(core, ["value"])))
+            assert (place.passed, place.position, place.fetch_offset) == (0, 0, 0)
+        await core.close(passed=True)
+        assert set(offsets.commits) <= {0}
 
     run(work)

@@ -51,7 +51,12 @@ async def read_tables(core: ConsumerCore, columns: Sequence[str] | None) -> Asyn
             )
         records: Any
         records, aborted = chunk.raw
-        batches = list(decoder.decode(records, chunk.start_offset, chunk.end_offset, aborted))
+        try:
+            batches = list(decoder.decode(records, chunk.start_offset, chunk.end_offset, aborted))
+        except Exception:
+            # Nothing of it was handed out: it is fetched, and told, again.
+            core.take_back(place, chunk)
+            raise
         if batches:
             yield pa.Table.from_batches(batches, decoder.schema)
 

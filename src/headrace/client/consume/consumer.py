@@ -253,6 +253,11 @@ class ConsumerCore:
         assert self.handed is not None
         self.fetcher.give_back(self.handed.place, records)
 
+    def take_back(self, place: Place, chunk: Chunk) -> None:
+        """Take back a chunk that was handed out last and cannot be decoded: it must not count as passed."""
+        self.handed = None
+        self.fetcher.reset(place, chunk.start_offset)
+
     # -- partitions
 
     def place(self, at: TopicPartition) -> Place:
