@@ -23,8 +23,9 @@ from headrace.client.api.transaction import Transaction
 from headrace.client.errors import ClientError, RequestFailed, RequestTimedOut
 from headrace.client.net.cluster import Cluster
 from headrace.client.produce.deliveries import Delivery, OpenBatch, RecordMetadata
+from headrace.client.produce.limits import IN_FLIGHT_MAX
 from headrace.client.produce.partitioner import KeyPartitioner, RoundRobin, Sticky
-from headrace.client.produce.producer import IN_FLIGHT_MAX, ProducerCore
+from headrace.client.produce.producer import ProducerCore
 from headrace.client.produce.transactions import ProducerTransactions
 from headrace.errors import Err
 from headrace.records.compression import Codec

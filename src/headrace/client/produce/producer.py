@@ -30,6 +30,7 @@ from headrace.client.net.cluster import (
     may_pass,
 )
 from headrace.client.net.connection import Connection
+from headrace.client.produce import limits
 from headrace.client.produce.deliveries import RECORD_OVERHEAD_MAX, OpenBatch
 from headrace.client.produce.lingering import Lingering
 from headrace.client.produce.outgoing import OutgoingBatch as OutgoingBatch, Sender
@@ -45,24 +46,6 @@ from headrace.records.reader import Headers
 
 log = logging.getLogger(__name__)
 
-IN_FLIGHT_MAX = 5
-"""Batches per partition and requests per broker; a broker remembers a producer's last five batches, never more."""
-REQUEST_BYTES_MAX = 4 << 20
-BUFFER_BYTES_MAX = 32 << 20
-DELIVERY_TIMEOUT_S = 120.0
-PRODUCE_TIMEOUT_MS = 30_000
-METADATA_MAX_AGE_S = 300.0
-FRESH_STARTS_MAX = 3
-"""New producer ids for one partition before giving up on a broker that keeps forgetting them."""
-
-TOPIC_GONE_S = 15.0
-"""How long a topic may be missing before it counts as deleted rather than moved."""
-
-BATCH_BYTES, RETRIES_MAX = 256 << 10, (1 << 31) - 1
-FAILED_KEPT_MAX = 1000
-ALL = -1
-"""acks: every in-sync replica has it."""
-
 
 class ProducerCore:
     """`async with ProducerCore(cluster) as producer: await producer.send(...); await producer.flush()`.
@@ -76,22 +59,22 @@ class ProducerCore:
         self,
         cluster: Cluster,
         *,
-        acks: int = ALL,
+        acks: int = limits.ALL,
         idempotent: bool = True,
-        retries: int = RETRIES_MAX,
-        in_flight_max: int = IN_FLIGHT_MAX,
-        request_bytes_max: int = REQUEST_BYTES_MAX,
-        buffer_bytes_max: int = BUFFER_BYTES_MAX,
-        batch_bytes: int = BATCH_BYTES,
+        retries: int = limits.RETRIES_MAX,
+        in_flight_max: int = limits.IN_FLIGHT_MAX,
+        request_bytes_max: int = limits.REQUEST_BYTES_MAX,
+        buffer_bytes_max: int = limits.BUFFER_BYTES_MAX,
+        batch_bytes: int = limits.BATCH_BYTES,
         linger_s: float = 0.0,
         codec: int = Codec.NONE,
         level: int | None = None,
-        delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
-        produce_timeout_ms: int = PRODUCE_TIMEOUT_MS,
-        metadata_max_age_s: float = METADATA_MAX_AGE_S,
+        delivery_timeout_s: float = limits.DELIVERY_TIMEOUT_S,
+        produce_timeout_ms: int = limits.PRODUCE_TIMEOUT_MS,
+        metadata_max_age_s: float = limits.METADATA_MAX_AGE_S,
         transactions: ProducerTransactions | None = None,
     ) -> None:
-        assert 1 <= in_flight_max <= IN_FLIGHT_MAX or not idempotent, "more in flight than a broker remembers"
+        assert 1 <= in_flight_max <= limits.IN_FLIGHT_MAX or not idempotent, "more in flight than a broker remembers"
         self.cluster = cluster
         self.acks = acks
         self.idempotent = idempotent
@@ -444,7 +427,7 @@ class ProducerCore:
         source = batch.source
         if source is not None and source.is_done:
             self._unfinished.discard(source)
-            if source.unseen_failure is not None and len(self.failed) < FAILED_KEPT_MAX:
+            if source.unseen_failure is not None and len(self.failed) < limits.FAILED_KEPT_MAX:
                 self.failed.append(source)
 
     def _refused(self, queue: PartitionQueue, batch: QueuedBatch, error: ClientError) -> None:
@@ -542,7 +525,7 @@ class ProducerCore:
             topic = self.cluster.topics.get(queue.topic)
             if topic is None:
                 error = RequestFailed(f"topic {queue.topic!r}", Err.UNKNOWN_TOPIC_OR_PARTITION, "the topic is gone")
-                if loop.time() - start > TOPIC_GONE_S:
+                if loop.time() - start > limits.TOPIC_GONE_S:
                     self._give_up(queue, error)
                     return
                 continue
@@ -572,7 +555,7 @@ class ProducerCore:
     async def _start_afresh(self, queue: PartitionQueue, error: ClientError) -> None:
         """Number on from 0. In a higher epoch, what may still be under way in the old one comes too late (KIP-360)."""
         queue.fresh_starts += 1
-        if queue.fresh_starts > FRESH_STARTS_MAX:
+        if queue.fresh_starts > limits.FRESH_STARTS_MAX:
             self._give_up(queue, error)
             return
         log.warning("%s: %s; going on in another producer epoch", queue.name, error)

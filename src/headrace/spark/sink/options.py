@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.client.columnar.encode import BATCH_BYTES_MAX
-from headrace.client.produce.producer import BUFFER_BYTES_MAX, IN_FLIGHT_MAX, REQUEST_BYTES_MAX
+from headrace.client.produce.limits import BUFFER_BYTES_MAX, IN_FLIGHT_MAX, REQUEST_BYTES_MAX
 from headrace.client.security.channel import Security
 from headrace.errors import KafkaError
 from headrace.metadata.names import check_topic_name
