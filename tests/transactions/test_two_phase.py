@@ -132,13 +132,15 @@ def test_it_does_not_time_out_and_an_administrator_can_end_it(broker: TestBroker
     owner = begin(broker, timeout_ms=1)
     assert write(broker, owner, b"one") is Err.NONE
     # Another id's transaction has the same time-out without two phases, and is aborted: time has passed.
-    fields = {"transactional_id": "plain", "transaction_timeout_ms": 1}
     with Connection(broker.port, PATIENCE_S) as wire:
-        plain = wire.ask(INIT, 5, fields)
-        data = batch_of(plain, b"x", 0)
-        answer = wire.ask("Produce", 12, produce_fields("t", 1, data) | {"transactional_id": "plain"})
-        assert answer.responses[0].partition_responses[0].error_code == 0
-    assert until_stable(broker, 2, 1) == 1
+        for timeout_ms in (1, 100, 10_000):
+            plain = wire.ask(INIT, 5, {"transactional_id": "plain", "transaction_timeout_ms": timeout_ms})
+            fields = produce_fields("t", 1, batch_of(plain, b"x", 0)) | {"transactional_id": "plain"}
+            written = wire.ask("Produce", 12, fields).responses[0].partition_responses[0]
+            if written.error_code != Err.INVALID_PRODUCER_EPOCH:  # else it was over before the record was appended
+                break
+        assert written.error_code == 0
+    assert until_stable(broker, written.base_offset + 2, 1) == 1
     assert described(broker).transaction_state == "Ongoing" and visible(broker) == (0, 0)
     # As `headrace transaction abort` and Kafka's forceTerminateTransaction do.
     fenced = ask(broker, INIT, 5, transactional_id=ID, transaction_timeout_ms=60_000)
