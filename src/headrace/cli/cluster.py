@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import typer
 
-from headrace.cli import cluster_moves, cluster_quorum, scrub
+from headrace.cli import cluster_migrate, cluster_moves, cluster_quorum, scrub
 from headrace.cli.cluster_quorum import quorum_facts
 from headrace.cli.dump.report import counted
 from headrace.cli.output import BOOTSTRAP, JSON, YES, command_group, print_json, with_admin
@@ -32,6 +32,7 @@ app.command("reassign")(cluster_moves.reassign)
 app.command("drain")(cluster_moves.drain)
 app.command("balance")(cluster_moves.balance)
 app.command("scrub")(scrub.scrub_cluster)
+app.command("migrate")(cluster_migrate.migrate)
 
 CONNECT_LIMIT_S, ANSWER_LIMIT_S = 1.5, 3.0
 """A state is looked at when something is wrong: who does not answer in this time is shown so, and not waited for."""

@@ -97,7 +97,7 @@ def open_folders(
     `voters` are as in `format_folders`. A node of a cluster is never formatted here: an empty folder may be a disk that
     was lost, and a voter that has forgotten its votes must not vote again.
     """
-    found = {path: _read(disk, path) for path in _all_dirs(layout)}
+    found = {path: read_properties(disk, path) for path in all_dirs(layout)}
     if all(properties is None for properties in found.values()):
         for path in found:
             _check_empty(disk, path)
@@ -116,7 +116,7 @@ def open_zookeeper_folders(
 ) -> Identity | None:
     """The folders of a node whose metadata is in ZooKeeper: as Kafka's of that time, by `meta.properties` of version 0,
     so that neither is taken for the other. None where they are new and are not to be formatted."""
-    found = {path: _read(disk, path) for path in _all_dirs(layout)}
+    found = {path: read_properties(disk, path) for path in all_dirs(layout)}
     known = [properties for properties in found.values() if properties is not None]
     for path, properties in found.items():
         if properties is None:
@@ -140,17 +140,17 @@ def open_zookeeper_folders(
     for path, properties in found.items():
         wanted = MetaProperties(cluster, layout.node_id, (properties and properties.directory_id) or uuid(), 0)
         if may_format and wanted != properties:
-            _write_properties(disk, path, wanted)
+            write_properties(disk, path, wanted)
         assert wanted.directory_id is not None
         directories[path] = wanted.directory_id
     return Identity(cluster, layout.node_id, directories)
 
 
-def _all_dirs(layout: Layout) -> list[str]:
+def all_dirs(layout: Layout) -> list[str]:
     return list(dict.fromkeys([layout.metadata_log_dir, *layout.log_dirs]))
 
 
-def _read(disk: Disk, path: str) -> MetaProperties | None:
+def read_properties(disk: Disk, path: str) -> MetaProperties | None:
     file = f"{path}/{META_PROPERTIES}"
     if not disk.exists(file):
         return None
@@ -228,7 +228,7 @@ def _complete(
             if properties is None:
                 _check_empty(disk, path)
             directory = uuid()
-            _write_properties(disk, path, MetaProperties(cluster_id, node_id, directory))
+            write_properties(disk, path, MetaProperties(cluster_id, node_id, directory))
         directories[path] = directory
     return Identity(cluster_id, node_id, directories)
 
@@ -250,7 +250,7 @@ def format_folders(
     Without any voters the node learns who they are from its configuration, or from the quorum itself.
     """
     cluster = cluster_id if cluster_id is not None else encode_uuid(uuid())
-    directories = {path: uuid() for path in _all_dirs(layout)}
+    directories = {path: uuid() for path in all_dirs(layout)}
     metadata = layout.metadata_log_dir
     if voters is None:
         voters = [Voter(layout.node_id, directories[metadata], layout.controller_endpoints)]
@@ -270,7 +270,7 @@ def format_folders(
     disk.replace_bytes(f"{metadata}/{BOOTSTRAP}", bootstrap)
     # The metadata log dir comes last: as long as it has no meta.properties, nothing else counts.
     for path in sorted(directories, key=lambda path: path == metadata):
-        _write_properties(disk, path, MetaProperties(cluster, layout.node_id, directories[path]))
+        write_properties(disk, path, MetaProperties(cluster, layout.node_id, directories[path]))
     return Identity(cluster, layout.node_id, directories)
 
 
@@ -287,7 +287,7 @@ def _place_among(voters: Sequence[Voter], layout: Layout) -> bytes:
     return mine[0].directory_id
 
 
-def _write_properties(disk: Disk, path: str, properties: MetaProperties) -> None:
+def write_properties(disk: Disk, path: str, properties: MetaProperties) -> None:
     make_durable_dirs(disk, path)
     disk.replace_bytes(f"{path}/{META_PROPERTIES}", properties.encode())
 

@@ -73,7 +73,7 @@ def _open(
     try:
         logs.lock()
         if config.zookeeper_connect is not None:
-            return _open_zookeeper(config, config.zookeeper_connect, runtime, logs, network, new_id, layout)
+            return _open_zookeeper(config, runtime, logs, network, new_id, layout)
         identity = open_folders(
             runtime.disk,
             layout,
@@ -102,18 +102,14 @@ def _open(
 
 def _open_zookeeper(
     config: BrokerConfig,
-    connect: str,
     runtime: Runtime,
     logs: LogManager,
     network: Network,
     new_id: Callable[[], bytes],
     layout: Layout,
 ) -> Opened:
-    options = ZooKeeperOptions(
-        connect, config["zookeeper.session.timeout.ms"], config["zookeeper.connection.timeout.ms"]
-    )
     identity, quorum = open_zookeeper(
-        runtime.disk, layout, options, runtime.clock, network, new_id,
+        runtime.disk, layout, zookeeper_options(config), runtime.clock, network, new_id,
         is_controller=config.is_controller, min_insync_replicas=config["min.insync.replicas"],
     )  # fmt: skip
     logs.open()
@@ -135,6 +131,14 @@ def tell_notes(logs: LogManager) -> None:
     for note in logs.notes:
         logger.warning("%s", note)
     logs.notes.clear()
+
+
+def zookeeper_options(config: BrokerConfig) -> ZooKeeperOptions:
+    """What a configuration says of the way to ZooKeeper."""
+    assert config.zookeeper_connect is not None, "asked by whoever has seen it"
+    return ZooKeeperOptions(
+        config.zookeeper_connect, config["zookeeper.session.timeout.ms"], config["zookeeper.connection.timeout.ms"]
+    )
 
 
 def quorum_options(config: BrokerConfig) -> KraftOptions:

@@ -31,6 +31,7 @@ def open_zookeeper(
     session = KazooSession(options, asyncio.get_running_loop())
     session.open()
     try:
+        _refuse_half_a_copy(session, options.connect)
         known = open_zookeeper_folders(disk, layout, uuid=uuid, cluster_id=None, may_format=False)
         proposed = known.cluster_id if known is not None else encode_uuid(uuid())
         found = session.ensure(paths.CLUSTER_ID, znodes.encode_cluster_id(proposed))
@@ -59,3 +60,11 @@ def open_zookeeper(
         min_insync_replicas=min_insync_replicas,
     )
     return identity, quorum
+
+
+def _refuse_half_a_copy(session: KazooSession, connect: str) -> None:
+    found = session.read(paths.MIGRATION)
+    if found is not None and not znodes.decode_copy(paths.MIGRATION, found).whole:
+        raise QuorumError(
+            f"a move of a cluster to ZooKeeper at {connect} was not finished: run `headrace cluster migrate` again"
+        )

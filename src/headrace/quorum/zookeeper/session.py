@@ -50,20 +50,17 @@ class KazooSession:
         )
         self._client.add_listener(self._state_changed)
 
-    def open(self) -> None:
-        """Connect and make the nodes that everything else hangs from. Blocks; raises QuorumError."""
+    def open(self, *, prepare: bool = True) -> None:
+        """Connect and, to `prepare`, make the nodes that everything else hangs from. Blocks; raises QuorumError."""
         from kazoo.exceptions import KazooException
         from kazoo.handlers.threading import KazooTimeoutError
 
         at = self._options.connect
         try:
             self._client.start(timeout=self._options.connection_timeout_ms / 1000)
-            if self._chroot:
-                # Kazoo takes a chroot for granted, and cannot make it once it has been told of it.
-                self._client.ensure_path(self._chroot)
-                self._client.chroot = self._chroot
-            for path in paths.PERSISTENT:
-                self._client.ensure_path(path)
+            self._client.chroot = self._chroot
+            if prepare:
+                self.prepare()
         except KazooTimeoutError:
             self._stop()
             raise QuorumError(
@@ -73,6 +70,16 @@ class KazooSession:
         except (KazooException, OSError) as error:
             self._stop()
             raise QuorumError(f"ZooKeeper at {at} cannot be used: {error!r}") from None
+
+    def prepare(self) -> None:
+        """Blocks."""
+        if self._chroot:
+            # Kazoo takes a chroot for granted, and cannot make it once it has been told of it.
+            self._client.chroot = ""
+            self._client.ensure_path(self._chroot)
+            self._client.chroot = self._chroot
+        for path in paths.PERSISTENT:
+            self._client.ensure_path(path)
 
     def ensure(self, path: str, data: bytes) -> bytes:
         """What stands at `path`, after `data` was put there if nothing was. Blocks; raises QuorumError."""
@@ -85,6 +92,18 @@ class KazooSession:
             except NodeExistsError:
                 found: bytes = self._client.get(path)[0]
                 return found
+        except KazooException as error:
+            raise QuorumError(f"ZooKeeper cannot be used: {error!r}") from None
+
+    def read(self, path: str) -> bytes | None:
+        """Blocks; raises QuorumError."""
+        from kazoo.exceptions import KazooException, NoNodeError
+
+        try:
+            found: bytes = self._client.get(path)[0]
+            return found
+        except NoNodeError:
+            return None
         except KazooException as error:
             raise QuorumError(f"ZooKeeper cannot be used: {error!r}") from None
 

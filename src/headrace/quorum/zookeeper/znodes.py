@@ -49,6 +49,15 @@ class Head(NamedTuple):
     timestamp_ms: int
 
 
+class Copy(NamedTuple):
+    """`/headrace/migration`: of which cluster's metadata this is a copy, of which epoch and offset."""
+
+    cluster_id: str
+    epoch: int
+    offset: int
+    whole: bool
+
+
 def encode(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -101,6 +110,18 @@ def encode_head(head: Head) -> bytes:
 def decode_head(path: str, data: bytes) -> Head:
     fields = decode(path, data)
     return Head(*(int(_field(path, fields, name)) for name in ("offset", "epoch", "timestamp")))
+
+
+def encode_copy(copy: Copy) -> bytes:
+    return encode(
+        {"version": 1, "cluster": copy.cluster_id, "epoch": copy.epoch, "offset": copy.offset, "whole": copy.whole}
+    )
+
+
+def decode_copy(path: str, data: bytes) -> Copy:
+    fields = decode(path, data)
+    cluster, epoch, offset, whole = (_field(path, fields, name) for name in ("cluster", "epoch", "offset", "whole"))
+    return Copy(str(cluster), int(epoch), int(offset), bool(whole))
 
 
 def encode_features(levels: Mapping[str, int]) -> bytes:

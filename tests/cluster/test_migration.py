@@ -1,0 +1,185 @@
+"""A real cluster before and after its metadata has moved to ZooKeeper and back: what it was, it is."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import confluent_kafka as confluent
+import pytest
+
+from headrace.client.admin.admin import Resource
+from headrace.local_cluster.ensemble import Ensemble
+from headrace.records.layout import iter_headers
+from headrace.testing.cluster import TestCluster
+from tests.cluster.command_line import headrace
+from tests.cluster.conftest import QUICK
+from tests.cluster.history import ConfluentWriter, Writer, assert_replicas_identical, judge, read_log
+from tests.cluster.zookeeper import CHROOT, ensemble
+
+pytestmark = pytest.mark.reference
+
+TOPIC, GROUP = "orders", "billing"
+PARTITIONS = 3
+SOME = 150
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    with ensemble(tmp_path_factory.mktemp("zookeeper")) as found:
+        yield found
+
+
+class State(NamedTuple):
+    """What clients can ask for."""
+
+    cluster_id: str
+    topic_ids: dict[str, bytes]
+    replicas: dict[tuple[str, int], tuple[int, ...]]
+    leader_epochs: dict[tuple[str, int], int]
+    option: str
+    committed: list[tuple[int, int]]
+    quorum_epoch: int
+
+
+def state(cluster: TestCluster) -> State:
+    cluster.wait_in_sync()
+    topics = {name: cluster.topic(name) for name in (TOPIC, "__consumer_offsets")}
+    places = {(name, n): p for name, topic in topics.items() for n, p in topic.partitions.items()}
+    (option,) = cluster.ask(lambda admin: admin.describe_configs(Resource.TOPIC, TOPIC, ["retention.ms"]))
+    return State(
+        cluster.cluster_id,
+        {name: topic.topic_id for name, topic in topics.items()},
+        {place: tuple(p.replicas) for place, p in places.items()},
+        {place: p.leader_epoch for place, p in places.items()},
+        option.value,
+        committed(cluster.bootstrap),
+        cluster.quorum().leader_epoch,
+    )
+
+
+def member(bootstrap: str) -> confluent.Consumer:
+    return confluent.Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "enable.auto.commit": False})
+
+
+def commit(bootstrap: str, offset: int) -> None:
+    consumer = member(bootstrap)
+    places = [confluent.TopicPartition(TOPIC, n, offset + n) for n in range(PARTITIONS)]
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+
+
+def committed(bootstrap: str) -> list[tuple[int, int]]:
+    consumer = member(bootstrap)
+    found = consumer.committed([confluent.TopicPartition(TOPIC, n) for n in range(PARTITIONS)], timeout=30)
+    consumer.close()
+    return [(one.partition, one.offset) for one in found]
+
+
+def assert_same_cluster(before: State, after: State) -> None:
+    same = after._replace(leader_epochs=before.leader_epochs, quorum_epoch=before.quorum_epoch)
+    assert same == before
+    for place, epoch in before.leader_epochs.items():
+        assert after.leader_epochs[place] >= epoch, f"the leader epoch of {place} went back"
+    assert after.quorum_epoch > before.quorum_epoch
+
+
+def producer_ids(node: Path) -> set[int]:
+    found = set()
+    for path in node.glob(f"{TOPIC}-*/*.log"):
+        found |= {header.producer_id for _, header in iter_headers(memoryview(path.read_bytes()))}
+    return found
+
+
+def migrate(folder: Path, to: str, *more: str, code: int = 0) -> str:
+    return headrace("cluster", "migrate", "--to", to, "--data", str(folder), *more, code=code)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files of a node but its records."""
+    return {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.parent.name != "orders-0"}
+
+
+def files_left_behind(folder: Path, name: str, before: dict[str, bytes]) -> None:
+    """As if the move had been killed before it changed this file."""
+    (folder / name).write_bytes(before[str(folder / name)])
+
+
+def test_there_and_back_again(zookeeper: Ensemble, tmp_path: Path) -> None:
+    at = zookeeper.connect + CHROOT
+    writers: list[Writer] = []
+
+    def write(cluster: TestCluster) -> None:
+        with ConfluentWriter(cluster.bootstrap, TOPIC, PARTITIONS, name=f"w{len(writers)}") as writer:
+            writer.wait_acked(SOME)
+            writer.stop()
+        writers.append(writer)
+
+    with TestCluster(3, folder=tmp_path, settings=QUICK) as cluster:
+        cluster.create_topic(TOPIC, PARTITIONS, 3, {"retention.ms": "86400000"})
+        write(cluster)
+        commit(cluster.bootstrap, 7)
+        cluster.kill(cluster.leader_of(TOPIC))
+        write(cluster)
+        cluster.start(*(node.id for node in cluster.nodes.values() if not node.is_running))
+        before = state(cluster)
+        assert "is running" in migrate(tmp_path, "zookeeper", "--zookeeper", at, "--yes", code=1)
+        cluster.stop()
+
+    untouched = contents(tmp_path)
+    said = migrate(tmp_path, "zookeeper", "--zookeeper", at, "--dry-run")
+    assert "1. copy the metadata to ZooKeeper" in said and "nothing was changed" in said
+    assert contents(tmp_path) == untouched
+    assert "headrace up --brokers 3" in migrate(tmp_path, "zookeeper", "--zookeeper", at, "--yes")
+    assert "in ZooKeeper already" in migrate(tmp_path, "zookeeper", "--zookeeper", at, "--yes", code=1)
+
+    files_left_behind(tmp_path, "node-2.properties", untouched)
+    assert "headrace up --brokers 3" in migrate(tmp_path, "zookeeper", "--zookeeper", at, "--yes")
+
+    with TestCluster(3, folder=tmp_path) as cluster:
+        there = state(cluster)
+        assert_same_cluster(before, there)
+        assert at in headrace("cluster", "status", "-b", cluster.bootstrap)
+        write(cluster)
+        commit(cluster.bootstrap, 11)
+        cluster.create_topic("later", 1, 3)
+        there = state(cluster)
+        assert "is running" in migrate(tmp_path, "kraft", "--yes", code=1)
+        cluster.stop()
+
+    assert "--replace" in migrate(tmp_path, "kraft", "--yes", code=1)
+    assert "write the metadata to node 2" in migrate(tmp_path, "kraft", "--replace", "--dry-run")
+    migrate(tmp_path, "kraft", "--replace", "--yes")
+    with TestCluster(3, folder=tmp_path) as cluster:
+        assert_same_cluster(there, state(cluster))
+        assert "voters 1" in headrace("cluster", "status", "-b", cluster.bootstrap)
+        assert cluster.topic("later").partitions[0].leader > 0
+        write(cluster)
+        log = read_log(cluster.bootstrap, TOPIC)
+        for writer in writers:
+            judge(log, writer.book)
+        assert_replicas_identical(cluster, TOPIC)
+        # One that was given before must not be given again: its sequences would be taken for another's.
+        assert len(producer_ids(tmp_path / "node-1")) == len(writers)
+        cluster.stop()
+    said = migrate(tmp_path, "zookeeper", "--zookeeper", at, "--yes", code=1)
+    assert "from an earlier time: --replace" in said
+
+
+def test_what_is_refused(zookeeper: Ensemble, tmp_path: Path) -> None:
+    at = f"{zookeeper.connect}/refused"
+    with TestCluster(1, folder=tmp_path / "here", settings=QUICK) as cluster:
+        cluster.create_topic("a", 1, 1)
+        cluster.stop()
+    with TestCluster(1, folder=tmp_path / "there", settings={**QUICK, "zookeeper.connect": at}) as cluster:
+        said = migrate(tmp_path / "here", "zookeeper", "--zookeeper", at, "--yes", code=1)
+        assert "a cluster uses this ZooKeeper: /brokers/ids/1" in said
+        cluster.create_topic("b", 1, 1)
+        cluster.stop()
+    said = migrate(tmp_path / "here", "zookeeper", "--zookeeper", at, "--yes", "--replace", code=1)
+    assert "holds another cluster" in said
+    assert "in KRaft already" in migrate(tmp_path / "here", "kraft", "--zookeeper", at, "--yes", code=1)
+    assert "--zookeeper HOST:PORT/PATH is missing" in migrate(tmp_path / "here", "zookeeper", "--yes", code=1)
+    assert "no broker and no cluster" in migrate(tmp_path / "nowhere", "kraft", "--yes", code=1)
+    said = migrate(tmp_path / "here", "zookeeper", "--zookeeper", "127.0.0.1:1/x", "--yes", "--set",
+                   "zookeeper.connection.timeout.ms=500", code=1)  # fmt: skip
+    assert "no ZooKeeper answers" in said
