@@ -14,6 +14,7 @@ from headrace.cli.command_config import take_command_config
 from headrace.cli.output import JSON, command_group, print_json
 from headrace.cli.records import consume, produce
 from headrace.cli.run import run_app
+from headrace.cli.tools import archive
 from headrace.cli.tour import tour
 from headrace.client.errors import ClientError
 from headrace.protocol.primitives import ProtocolError
@@ -97,6 +98,8 @@ app.command("doctor")(doctor.doctor)
 app.command("produce")(produce.produce)
 app.command("run")(run_app)
 app.command("consume")(consume.consume)
+app.command("export")(archive.export_topic)
+app.command("import")(archive.import_file)
 app.command("tour")(tour)
 
 

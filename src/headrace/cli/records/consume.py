@@ -12,11 +12,12 @@ from headrace.cli.completion import group_names, topic_names
 from headrace.cli.output import BOOTSTRAP, SECURITY
 from headrace.cli.records.filters import Test, where
 from headrace.cli.records.output_lines import LETTERS_HELP, Write, decoder_of, formatted, json_lines, plain_lines
-from headrace.cli.records.starts import Start, first_offset, start_of
-from headrace.client.admin.admin import EARLIEST, LATEST, Admin
+from headrace.cli.records.starts import start_of
+from headrace.client.admin.admin import Admin
 from headrace.client.api import Consumer
 from headrace.client.api.types import Record, TopicPartition
 from headrace.client.errors import ClientError, ConnectionRefused
+from headrace.tools.ranges import Start, ranges_of
 
 POLL_S = 0.2
 POLL_RECORDS = 5_000
@@ -191,23 +192,9 @@ class Consuming:
         ends: dict[TopicPartition, int] = {}
         async with Admin(self._bootstrap, security=SECURITY.get()) as admin:
             for topic in self._topics:
-                there = (await admin.describe_topic(topic)).partitions
-                missing = sorted((chosen or frozenset()) - there.keys())
-                if missing:
-                    raise ClientError(f"topic {topic!r} has no partition {missing[0]}: it has {len(there)}")
-                wanted = [at for at in there if chosen is None or at in chosen]
-                lows = await admin.list_offsets(topic, dict.fromkeys(wanted, EARLIEST))
-                highs = await admin.list_offsets(topic, dict.fromkeys(wanted, LATEST), read_committed=self._committed)
-                times = (
-                    await admin.list_offsets(topic, dict.fromkeys(wanted, start.time_ms))
-                    if start.time_ms is not None
-                    else {}
-                )
-                for at in wanted:
-                    place, by_time = TopicPartition(topic, at), times.get(at)
-                    low, high = lows[at].offset, highs[at].offset
-                    begins[place] = first_offset(start, low, high, None if by_time is None else by_time.offset)
-                    ends[place] = high
+                for one in await ranges_of(admin, topic, start, chosen=chosen, committed=self._committed):
+                    place = TopicPartition(one.topic, one.partition)
+                    begins[place], ends[place] = one.start_offset, one.end_offset
         return begins, ends
 
 

@@ -182,13 +182,15 @@ class Groups:
 
     # -- offsets
 
-    async def committed(self, group_id: str) -> dict[TopicPartition, Committed]:
-        """All offsets that the group has committed."""
+    async def committed(self, group_id: str, *, stable: bool = False) -> dict[TopicPartition, Committed]:
+        """All offsets that the group has committed; `stable` waits for transactions that are just ending."""
         kind = m.OffsetFetchRequest
 
         async def ask(connection: Connection) -> dict[TopicPartition, Committed]:
             if connection.version_of(ApiKey.OFFSET_FETCH) >= SEVERAL_GROUPS_VERSION:
-                request = kind(groups=[kind.OffsetFetchRequestGroup(group_id=group_id, topics=None)])
+                request = kind(
+                    groups=[kind.OffsetFetchRequestGroup(group_id=group_id, topics=None)], require_stable=stable
+                )
             else:
                 request = kind(group_id=group_id, topics=None)
             answer: m.OffsetFetchResponse = await self._request(

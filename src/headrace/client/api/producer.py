@@ -22,7 +22,7 @@ from headrace.client.api.serializers import Encode, SerializationFailed, encoder
 from headrace.client.api.transaction import Transaction
 from headrace.client.errors import ClientError, RequestFailed, RequestTimedOut
 from headrace.client.net.cluster import Cluster
-from headrace.client.produce.deliveries import Delivery, OpenBatch, RecordMetadata
+from headrace.client.produce.deliveries import Delivery, OpenBatch, RecordMetadata, WrittenBatch
 from headrace.client.produce.limits import IN_FLIGHT_MAX
 from headrace.client.produce.partitioner import KeyPartitioner, RoundRobin, Sticky
 from headrace.client.produce.producer import ProducerCore
@@ -222,11 +222,19 @@ class Producer:
         self._running().send_open()
         return [await delivery for delivery in deliveries]
 
-    async def send_table(self, topic: str, table: Any, *, partition: int | None = None) -> int:
+    async def send_table(
+        self,
+        topic: str,
+        table: Any,
+        *,
+        partition: int | None = None,
+        on_written: Callable[[WrittenBatch], object] | None = None,
+    ) -> int:
         """Send every row of a `pyarrow.Table` or RecordBatch as a record, wait for all, and return how many there are.
 
         Of its columns, value is needed; key, headers and timestamp (of Arrow's type) are used if they are there.
-        Serializers are not. Needs the extra `columnar`.
+        Serializers are not. `on_written` is told where each batch of rows went, in the order of its partition's
+        rows. Needs the extra `columnar`.
         """
         from headrace.client.api.tables import encode_table
 
@@ -253,7 +261,9 @@ class Producer:
         await core.send(batches)
         for batch in batches:
             assert batch.source is not None
-            await Delivery(batch.source, 0, 0)
+            where = await Delivery(batch.source, 0, 0)
+            if on_written is not None:
+                on_written(WrittenBatch(batch.partition, where.offset, batch.count))
         return sum(batch.count for batch in batches)
 
     async def flush(self) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.client.produce.producer import ProducerCore
-from headrace.client.produce.transaction_offsets import TransactionOffsets
+from headrace.client.produce.transaction_offsets import GroupMetadata, TransactionOffsets
 from headrace.client.produce.transactions import ProducerTransactions, Step
 
 if TYPE_CHECKING:
@@ -51,11 +51,17 @@ class Transaction:
                 assert error is not None
                 error.add_note(f"the transaction could not be aborted either, and will be when it times out: {failed}")
 
-    async def commit_offsets(self, consumer: "Consumer", offsets: Mapping[tuple[str, int], int] | None = None) -> None:
+    async def commit_offsets(
+        self, consumer: "Consumer | GroupMetadata", offsets: Mapping[tuple[str, int], int] | None = None
+    ) -> None:
         """Commit what a consumer has handed out, or the given offsets, with this transaction.
 
-        Switch the consumer's own commits off (`auto_commit=False`): they would not wait for the transaction.
+        Switch the consumer's own commits off (`auto_commit=False`): they would not wait for the transaction. For a
+        group without members, give `GroupMetadata(group)` and the offsets.
         """
+        if isinstance(consumer, GroupMetadata):
+            await self._offsets.commit(consumer, offsets or {})
+            return
         if consumer.settings.auto_commit:
             raise ClientError("the consumer commits by itself, whether or not the transaction does: auto_commit=False")
         wanted: Mapping[Any, int] = consumer.handed_out() if offsets is None else offsets

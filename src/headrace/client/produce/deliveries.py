@@ -40,6 +40,15 @@ class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
     """Milliseconds since 1970: the record's own, or the broker's on a topic with LogAppendTime."""
 
 
+class WrittenBatch(msgspec.Struct, frozen=True, gc=False):
+    """Where consecutive rows of a table were written."""
+
+    partition: int
+    offset: int
+    """Of the first; the others follow."""
+    count: int
+
+
 class _Outcome(msgspec.Struct, frozen=True, gc=False):
     """What became of a run of a batch's records, from one on."""
 

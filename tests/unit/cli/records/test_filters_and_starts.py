@@ -4,9 +4,10 @@ import pytest
 
 from headrace.cli.records.consume import partitions_of
 from headrace.cli.records.filters import where
-from headrace.cli.records.starts import Start, first_offset, start_of
+from headrace.cli.records.starts import start_of
 from headrace.client.api.types import Record
 from headrace.client.errors import ClientError
+from headrace.tools.ranges import Start, first_offset
 
 ORDER = Record("orders", 1, 5, 1000, b"ada", b'{"amount": 12, "tags": ["new"], "who": {"age": 3}}', (("src", b"web"),))
 PLAIN = Record("orders", 0, 6, 1001, None, b"hello")
