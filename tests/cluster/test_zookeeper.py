@@ -1,11 +1,13 @@
 """A cluster whose metadata is in a real ZooKeeper: Kafka's znodes, and nothing lost whoever dies, sleeps or is away."""
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from headrace.client.admin.admin import Resource
 from headrace.client.admin.operations import Operations
 from headrace.client.errors import ClientError
 from headrace.local_cluster.ensemble import Ensemble
@@ -182,3 +184,76 @@ def test_a_move_of_a_partition_is_seen_in_its_znode(cluster: TestCluster, znodes
     cluster.wait("the move", lambda: znodes.json("/brokers/topics/moved")["partitions"] == {"0": [3, 1]})
     cluster.wait_in_sync("moved")
     assert znodes.json("/brokers/topics/moved")["adding_replicas"] == {}
+
+
+# --- requests by way of znodes ----------------------------------------------------------------------------------------
+
+
+def ask_by_znode(znodes: ZNodes, path: str, fields: dict[str, Any]) -> None:
+    znodes.client.create(path, json.dumps({"version": 1, **fields}).encode())
+
+
+def test_a_topic_is_deleted_by_a_znode(cluster: TestCluster, znodes: ZNodes) -> None:
+    cluster.create_topic("doomed", 2, 3)
+    for name in ("doomed", "never-was"):
+        znodes.client.create(f"/admin/delete_topics/{name}")
+    cluster.wait("the topic gone", lambda: znodes.client.exists("/brokers/topics/doomed") is None)
+    cluster.wait("the requests gone", lambda: not znodes.client.get_children("/admin/delete_topics"))
+
+
+def test_a_move_and_an_election_are_asked_for_by_znodes(cluster: TestCluster, znodes: ZNodes) -> None:
+    cluster.create_topic("asked", assignments={0: [1, 2]})
+    move = {"topic": "asked", "partition": 0, "replicas": [3, 2]}
+    unknown = {"topic": "nobody", "partition": 7, "replicas": [1]}
+    ask_by_znode(znodes, "/admin/reassign_partitions", {"partitions": [move, unknown]})
+    cluster.wait("the request gone", lambda: znodes.client.exists("/admin/reassign_partitions") is None)
+    cluster.wait("the move", lambda: znodes.json("/brokers/topics/asked")["partitions"] == {"0": [3, 2]})
+    cluster.wait_in_sync("asked")
+    cluster.ask(lambda admin: Operations(admin).reassign({("asked", 0): [2, 3]}))
+    cluster.wait("the other order", lambda: znodes.json("/brokers/topics/asked")["partitions"] == {"0": [2, 3]})
+    ask_by_znode(znodes, "/admin/preferred_replica_election", {"partitions": [{"topic": "asked", "partition": 0}]})
+    cluster.wait("its leader", lambda: znodes.json("/brokers/topics/asked/partitions/0/state")["leader"] == 2)
+    cluster.wait("the request gone", lambda: znodes.client.exists("/admin/preferred_replica_election") is None)
+
+    ask_by_znode(znodes, "/admin/reassign_partitions", {"partitions": "all of them"})
+    cluster.wait("nonsense gone", lambda: znodes.client.exists("/admin/reassign_partitions") is None)
+    said = cluster[cluster.quorum_leader()].output()
+    assert "/admin/reassign_partitions names no partitions" in said
+    assert "move of nobody-7, asked by way of ZooKeeper, was refused" in said
+
+
+def notes(znodes: ZNodes) -> list[dict[str, Any]]:
+    return [znodes.json(f"/config/changes/{name}") for name in sorted(znodes.client.get_children("/config/changes"))]
+
+
+def option_of(cluster: TestCluster, topic: str) -> str:
+    (found,) = cluster.ask(lambda admin: admin.describe_configs(Resource.TOPIC, topic, ["retention.ms"]))
+    return str(found.value)
+
+
+def test_options_are_changed_by_znodes_and_changes_are_noted(cluster: TestCluster, znodes: ZNodes) -> None:
+    cluster.create_topic("noted", 1, 3, {"max.message.bytes": "1000"})
+    before, epoch = len(notes(znodes)), cluster.quorum().leader_epoch
+    cluster.ask(lambda admin: admin.alter_configs(Resource.TOPIC, "noted", set={"retention.ms": "1111"}))
+    assert notes(znodes)[before:] == [{"version": 2, "entity_path": "topics/noted"}]
+
+    def as_an_old_tool(topic: str, config: dict[str, str], note: dict[str, Any]) -> None:
+        data = json.dumps({"version": 1, "config": config}).encode()
+        path = f"/config/topics/{topic}"
+        znodes.client.set(path, data) if znodes.client.exists(path) else znodes.client.create(path, data)
+        znodes.client.create("/config/changes/config_change_", json.dumps(note).encode(), sequence=True)
+
+    as_an_old_tool("noted", {"retention.ms": "2222"}, {"version": 2, "entity_path": "topics/noted"})
+    cluster.wait("what the znode says", lambda: option_of(cluster, "noted") == "2222")
+    assert znodes.json("/config/topics/noted")["config"] == {"retention.ms": "2222"}
+
+    # Where there was no znode yet; in the words of Kafka before 0.11.
+    cluster.create_topic("plain", 1, 3)
+    note = {"version": 1, "entity_type": "topics", "entity_name": "plain"}
+    as_an_old_tool("plain", {"retention.ms": "3333"}, note)
+    cluster.wait("what the znode says", lambda: option_of(cluster, "plain") == "3333")
+
+    as_an_old_tool("plain", {"retention.ms": "for ever"}, note)
+    cluster.wait("nonsense undone", lambda: znodes.json("/config/topics/plain")["config"] == {"retention.ms": "3333"})
+    assert option_of(cluster, "plain") == "3333"
+    assert cluster.quorum().leader_epoch == epoch, "the controller stumbled over what it found"

@@ -23,6 +23,10 @@ LeadershipListener = Callable[[int, int, bool], None]
 DepartureListener = Callable[[int], None]
 """Called on the loop with the id of a broker that is known to be gone; also more than once."""
 
+RequestListener = Callable[[ApiKey, Any, int], Awaitable[Any]]
+"""Called on the loop with (key, message, version) of a request; the answer, as the client of it would get it. Raises
+KafkaError."""
+
 Address = tuple[str, int]
 
 RAFT_APIS = (
@@ -121,6 +125,11 @@ class Quorum(Protocol):
 
     def is_present(self, broker_id: int) -> bool:
         """Whether a broker is there as far as the quorum keeps track of that. Asked of the active controller's."""
+        ...
+
+    def on_request(self, listener: RequestListener) -> None:
+        """Who answers what is asked for by way of the place where metadata is kept, while this node is the active
+        controller."""
         ...
 
     def on_departure(self, listener: DepartureListener) -> None:

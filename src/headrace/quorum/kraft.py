@@ -22,7 +22,7 @@ from headrace.metadata.outcome import RECORDS_PER_BATCH_MAX, Outcome
 from headrace.metadata.records import Record
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
-from headrace.quorum import DepartureListener, LeadershipListener, Listener, Network, QuorumError
+from headrace.quorum import DepartureListener, LeadershipListener, Listener, Network, QuorumError, RequestListener
 from headrace.quorum.cleaning import SnapshotKeeper
 from headrace.quorum.downloading import finish, store_chunk
 from headrace.quorum.driver import Driver
@@ -199,6 +199,9 @@ class KraftQuorum:
 
     def is_present(self, broker_id: int) -> bool:
         return True
+
+    def on_request(self, listener: RequestListener) -> None:
+        """None is ever made but by clients."""
 
     def on_departure(self, listener: DepartureListener) -> None:
         """None is ever told: heartbeats and sessions are the controller's own."""

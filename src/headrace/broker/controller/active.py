@@ -96,6 +96,7 @@ class ActiveController:
         """When each has its next turn."""
         quorum.on_leadership(self._leadership)
         quorum.on_departure(self._departed)
+        quorum.on_request(lambda key, message, version: self.answer(key, message, Caller(version)))
 
     # ---- being asked
 

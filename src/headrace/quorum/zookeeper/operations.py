@@ -14,6 +14,8 @@ class Create(NamedTuple):
     path: str
     data: bytes = b""
     ephemeral: bool = False
+    sequence: bool = False
+    """ZooKeeper adds ten digits to the path, higher ones each time."""
 
 
 class Set(NamedTuple):

@@ -12,6 +12,11 @@ PRODUCER_IDS = "/latest_producer_id_block"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 DELETE_TOPICS = "/admin/delete_topics"
+REASSIGN = "/admin/reassign_partitions"
+ELECTION = "/admin/preferred_replica_election"
+CONFIG_CHANGES = "/config/changes"
+CONFIG_CHANGE = f"{CONFIG_CHANGES}/config_change_"
+"""ZooKeeper adds a number."""
 
 OURS = "/headrace"
 METADATA = f"{OURS}/metadata"
@@ -39,7 +44,7 @@ DEFAULT = "<default>"
 """Kafka's name for what holds for all brokers; KRaft calls it by an empty one."""
 
 PERSISTENT = (
-    "/cluster", "/consumers", BROKER_IDS, TOPICS, "/brokers/seqid", *CONFIGS.values(), "/config/changes",
+    "/cluster", "/consumers", BROKER_IDS, TOPICS, "/brokers/seqid", *CONFIGS.values(), CONFIG_CHANGES,
     "/config/users", "/config/clients", "/config/ips", DELETE_TOPICS, "/isr_change_notification",
     "/log_dir_event_notification", PRODUCER_IDS, CHANGES, UNFINISHED, BROKERS, CONTROLLERS, QUOTAS, ACLS, SCRAM, TOKENS,
 )  # fmt: skip

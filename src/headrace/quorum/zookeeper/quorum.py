@@ -28,7 +28,7 @@ from headrace.metadata.loader import Loader
 from headrace.metadata.outcome import RECORDS_PER_BATCH_MAX, Outcome
 from headrace.metadata.records import Record
 from headrace.protocol.api import ApiKey
-from headrace.quorum import DepartureListener, LeadershipListener, Listener, Network, QuorumError
+from headrace.quorum import DepartureListener, LeadershipListener, Listener, Network, QuorumError, RequestListener
 from headrace.quorum.folder import Identity, bootstrap_records
 from headrace.quorum.leading import Pending, Tip, bootstrap, build_batch, is_new
 from headrace.quorum.zookeeper import paths, znodes
@@ -38,6 +38,7 @@ from headrace.quorum.zookeeper.describing import describe
 from headrace.quorum.zookeeper.operations import MULTI_BYTES_MAX, Check, Create, Delete, Operation, Set
 from headrace.quorum.zookeeper.presence import Presence
 from headrace.quorum.zookeeper.snapshot import Snapshot, changes_since, leftovers, read_all
+from headrace.quorum.zookeeper.ways_in import WaysIn
 from headrace.quorum.zookeeper.writing import Plan, plan
 from headrace.quorum.zookeeper.znodes import Head
 
@@ -74,6 +75,9 @@ class ZooKeeperQuorum:
         self._min_insync_replicas = min_insync_replicas
         self._presence = Presence(session, identity, clock, session_timeout_ms)
         self._watch = ControllerWatch(network, self.peer_gone)
+        self._ways_in = WaysIn(session, self, clock, self._look_later)
+        self._there: set[str] = set()
+        """Znodes that others have put where one of an option's would be made."""
         self._loader = Loader()
         self._number = -1
         """The version of `/headrace/metadata` that `image` stands for: so many changes were made. -1: none is known."""
@@ -157,6 +161,9 @@ class ZooKeeperQuorum:
     def on_leadership(self, listener: LeadershipListener) -> None:
         self._leadership_listeners.append(listener)
 
+    def on_request(self, listener: RequestListener) -> None:
+        self._ways_in.answer = listener
+
     def on_departure(self, listener: DepartureListener) -> None:
         self._departure_listeners.append(listener)
 
@@ -237,6 +244,7 @@ class ZooKeeperQuorum:
         self._tell_leadership()
         if self.is_active:
             await self._look_at_members()
+            self._ways_in.look()
 
     def _tell_leadership(self) -> None:
         now = (self.leader_id, self.leader_epoch, self.is_active)
@@ -277,6 +285,8 @@ class ZooKeeperQuorum:
             return
         self._epoch = int(epoch[0])
         self._fence = Check(paths.CONTROLLER_EPOCH, epoch[1].version)
+        self._there.clear()
+        self._ways_in.begin()
         followed, known = self._number, self.image
         found = await read_all(self._session, thorough=True)
         await self._clean_up(found)
@@ -344,9 +354,11 @@ class ZooKeeperQuorum:
         now_ms, base_offset = self._clock.wall_ms(), tip.image.offset + 1
         loader = tip.loader.copy()
         delta = loader.load(records, base_offset, self._epoch, now_ms)
-        planned = plan(delta, loader.image, records, self._epoch, MULTI_BYTES_MAX)
+        planned = plan(delta, loader.image, records, self._epoch, MULTI_BYTES_MAX).over(self._there)
         if planned.size > MULTI_BYTES_MAX:
             return self._append_halves(records)
+        if self._there:
+            self._there.difference_update(operation.path for operation in planned.commit)
         batch = build_batch(records, base_offset, self._epoch, now_ms)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         tip.add(Pending(base_offset, base_offset + len(records), len(batch), delta, loader, done))
@@ -430,6 +442,15 @@ class ZooKeeperQuorum:
     async def raise_version(self, version: int, validate_only: bool = False) -> None:
         raise KafkaError(Err.UNSUPPORTED_VERSION, "metadata is in ZooKeeper: there is no kraft.version")
 
+    async def fenced(self, operations: Sequence[Operation]) -> None:
+        """Something beside the metadata, for as long as this node is the controller. Raises ZooKeeperError."""
+        if self._fence is None or self._tip is None:
+            raise Disconnected("this node is not the controller")
+        await self._session.multi([self._fence, *operations])
+
+    def note_there(self, path: str, is_there: bool) -> None:
+        (self._there.add if is_there else self._there.discard)(path)
+
     # --- following ----------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
@@ -477,5 +498,6 @@ class ZooKeeperQuorum:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self._ways_in.close()
         self._stop_leading("it stops")
         await self._session.close()

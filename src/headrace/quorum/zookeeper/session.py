@@ -171,8 +171,8 @@ class KazooSession:
         transaction = self._client.transaction()
         for operation in operations:
             match operation:
-                case Create(path, data, ephemeral):
-                    transaction.create(path, data, ephemeral=ephemeral)
+                case Create(path, data, ephemeral, sequence):
+                    transaction.create(path, data, ephemeral=ephemeral, sequence=sequence)
                 case Set(path, data, version):
                     transaction.set_data(path, data, version)
                 case Delete(path, version):

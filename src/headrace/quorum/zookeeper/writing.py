@@ -11,15 +11,18 @@ dies:
 """
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from headrace.metadata.delta import Delta, PartitionChange
-from headrace.metadata.image import Image, Topic
+from headrace.metadata.image import BROKER_CONFIG, TOPIC_CONFIG, Image, Topic
 from headrace.metadata.records import Record, encode_record
 from headrace.protocol import messages as m
 from headrace.quorum.zookeeper import paths, znodes
 from headrace.quorum.zookeeper.operations import Create, Delete, Operation, Set, in_multis, size_of
+
+NOTED = (TOPIC_CONFIG, BROKER_CONFIG)
+"""Whose options Kafka 3.x kept in `/config`."""
 
 
 class Plan(NamedTuple):
@@ -33,6 +36,11 @@ class Plan(NamedTuple):
     def size(self) -> int:
         """Of the multi that commits, in bytes."""
         return sum(map(size_of, self.commit))
+
+    def over(self, there: Collection[str]) -> "Plan":
+        """The same where these znodes exist already, though no part of the metadata."""
+        commit = [Set(op.path, op.data) if isinstance(op, Create) and op.path in there else op for op in self.commit]
+        return self._replace(commit=commit)
 
 
 def plan(delta: Delta, after: Image, records: Sequence[Record], controller_epoch: int, bytes_max: int) -> Plan:
@@ -147,12 +155,17 @@ def _cluster(delta: Delta, after: Image, records: Sequence[Record]) -> Iterator[
 
 
 def _configs(delta: Delta) -> Iterator[Operation]:
+    """With a note for each, as Kafka writes it: not for topics that are being made or deleted."""
+    born = {name for _, name in delta.topics_created}
+    gone = {topic.name for topic in delta.topics_deleted.values()}
     for (kind, name), config in delta.configs.items():
         path, was = paths.config(kind, name), (kind, name) in delta.image.configs
         if config:
             yield _put(path, znodes.encode_config(config), was)
         elif was:
             yield Delete(path)
+        if kind in NOTED and name not in born and name not in gone:
+            yield Create(paths.CONFIG_CHANGE, znodes.encode_config_change(kind, name), sequence=True)
 
 
 def _security(delta: Delta) -> Iterator[Operation]:

@@ -17,6 +17,7 @@ from headrace.metadata.image import (
     Topic,
 )
 from headrace.quorum import QuorumError
+from headrace.quorum.zookeeper import paths
 from headrace.storage.checkpoints import decode_uuid, encode_uuid
 
 PRODUCER_ID_BLOCK = 1_000
@@ -328,6 +329,11 @@ def decode_state(path: str, data: bytes, version: int, number: int, assignment: 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
     return encode({"version": 1, "config": dict(sorted(config.items()))})
+
+
+def encode_config_change(resource_type: int, name: str) -> bytes:
+    """A note in `/config/changes`, in the form that Kafka has written since 0.11."""
+    return encode({"version": 2, "entity_path": paths.config(resource_type, name).removeprefix("/config/")})
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:

@@ -32,6 +32,7 @@ class ZooKeeperModel:
         """Every multi that took effect, and whose session it was."""
         self._sessions: dict[int, ModelSession] = {}
         self._next_session = 0
+        self._sequence = 0
         self._children: dict[str, dict[str, None]] = {}
 
     def session(self) -> "ModelSession":
@@ -69,6 +70,7 @@ class ZooKeeperModel:
     def multi(self, session_id: int, operations: Sequence[Operation]) -> None:
         """Raises Refused; then nothing has changed."""
         self.zxid += 1
+        operations = [self._numbered(operation) for operation in operations]
         before: list[tuple[str, ZNode | None]] = []
         try:
             for operation in operations:
@@ -83,6 +85,12 @@ class ZooKeeperModel:
         for operation in operations:
             if not isinstance(operation, Check):
                 self._fire(operation.path)
+
+    def _numbered(self, operation: Operation) -> Operation:
+        if not isinstance(operation, Create) or not operation.sequence:
+            return operation
+        self._sequence += 1
+        return Create(f"{operation.path}{self._sequence:010d}", operation.data, operation.ephemeral)
 
     def _apply(self, session_id: int, operation: Operation) -> None:
         node = self.nodes.get(operation.path)
