@@ -25,10 +25,20 @@ if TYPE_CHECKING:
         BrokerUnreachable as BrokerUnreachable,
         ClientError as ClientError,
         ConnectionLost as ConnectionLost,
+        NotReady as NotReady,
         RequestFailed as RequestFailed,
         RequestTimedOut as RequestTimedOut,
     )
     from headrace.client.produce.deliveries import Delivery as Delivery, RecordMetadata as RecordMetadata
+    from headrace.client.registry import (
+        Avro as Avro,
+        JsonSchema as JsonSchema,
+        Protobuf as Protobuf,
+        Reference as Reference,
+        RegistryError as RegistryError,
+        Schema as Schema,
+        SchemaRegistry as SchemaRegistry,
+    )
     from headrace.listeners.app import App as App, Restart as Restart
     from headrace.listeners.core.retry import (
         BatchFailed as BatchFailed,
@@ -54,7 +64,23 @@ else:
             "client.api.producer": ["Producer"],
             "client.api.serializers": ["Json", "SerializationFailed", "Str"],
             "client.api.types": ["Batch", "PartitionLag", "Record", "TopicPartition"],
-            "client.errors": ["BrokerUnreachable", "ClientError", "ConnectionLost", "RequestFailed", "RequestTimedOut"],
+            "client.errors": [
+                "BrokerUnreachable",
+                "ClientError",
+                "ConnectionLost",
+                "NotReady",
+                "RequestFailed",
+                "RequestTimedOut",
+            ],
+            "client.registry": [
+                "Avro",
+                "JsonSchema",
+                "Protobuf",
+                "Reference",
+                "RegistryError",
+                "Schema",
+                "SchemaRegistry",
+            ],
             "client.produce.deliveries": ["Delivery", "RecordMetadata"],
             "listeners.app": ["App", "Restart"],
             "listeners.core.retry": ["BatchFailed", "Fatal", "ListenerRefused", "Retry", "Skip"],

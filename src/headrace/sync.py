@@ -25,6 +25,9 @@ from headrace.client.api.types import Batch, Record
 from headrace.client.errors import ClientError, RequestTimedOut
 from headrace.client.net.background import LoopThread
 from headrace.client.produce.deliveries import Delivery as AsyncDelivery, RecordMetadata
+from headrace.client.registry.blocking import BlockingRegistry
+
+SchemaRegistry = BlockingRegistry
 
 T = TypeVar("T")
 P = ParamSpec("P")

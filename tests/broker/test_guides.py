@@ -19,6 +19,7 @@ from headrace.testing.broker import TestBroker
 from tests.commands import unknown_options
 from tests.documents import DOCUMENTS, ROOT, Block, blocks, headrace_commands, words_in_code
 from tests.reference.apache import free_ports
+from tests.registry.server import RegistryServer
 
 SPARK = {"spark.md", "pipelines.md"}
 """Run by the tests of Spark."""
@@ -27,6 +28,8 @@ TYPED = {"console", "sh", "python"}
 PATIENCE_S = 60
 ADDRESS = "127.0.0.1:9092"
 """The broker of the guides."""
+REGISTRY = "http://127.0.0.1:8081"
+"""Their schema registry."""
 
 
 @pytest.fixture
@@ -65,10 +68,11 @@ def script(block: Block, folder: Path) -> list[str]:
     return ["-m", "pytest", "-q", "-p", "headrace.testing.plugin", "-p", "no:cacheprovider", str(test)]
 
 
-def run(block: Block, broker: TestBroker, folder: Path) -> str:
+def run(block: Block, broker: TestBroker, registry: str, folder: Path) -> str:
     """Run a block; returns what went wrong, or nothing."""
+    words = (word.replace(ADDRESS, broker.bootstrap).replace(REGISTRY, registry) for word in script(block, folder))
     done = subprocess.run(
-        [sys.executable, *(word.replace(ADDRESS, broker.bootstrap) for word in script(block, folder))],
+        [sys.executable, *words],
         cwd=folder,
         env={**os.environ, "HEADRACE_BOOTSTRAP": broker.bootstrap},
         capture_output=True,
@@ -87,8 +91,9 @@ def to_run(guide: Path) -> list[Block]:
 
 @pytest.mark.parametrize("guide", [path for path in GUIDES if to_run(path)], ids=lambda path: path.name)
 def test_blocks_run_as_they_are_written(guide: Path, broker: TestBroker, tmp_path: Path) -> None:
-    for block in to_run(guide):
-        assert run(block, broker, tmp_path) == ""
+    with RegistryServer() as registry:
+        for block in to_run(guide):
+            assert run(block, broker, registry.url, tmp_path) == ""
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())

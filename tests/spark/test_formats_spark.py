@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.testing.broker import TestBroker
+from tests.registry.server import RegistryServer
 from tests.spark.topics import make_topic, records_of
-from tests.unit.spark.registry_server import RegistryServer
 
 AVRO = json.dumps(
     {

@@ -3,7 +3,17 @@
 Every message says what failed and, where there is something to do about it, what to do.
 """
 
+from collections.abc import Callable
+
 from headrace.errors import Err
+
+
+class NotReady(Exception):
+    """No failure: a serializer has to ask somebody first. `learn` does that, and waits; then the same call works."""
+
+    def __init__(self, learn: Callable[[], object]) -> None:
+        super().__init__("a serializer has to ask for a schema first: call learn() where waiting is allowed")
+        self.learn = learn
 
 
 class ClientError(Exception):

@@ -1,5 +1,6 @@
 """What a handler function takes and gives, read from its annotations: values with their types, records, batches."""
 
+import asyncio
 import dataclasses
 import functools
 import inspect
@@ -7,12 +8,16 @@ import operator
 import types
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from headrace.client.api.serializers import Decode, Json, decoder_of
 from headrace.client.api.types import Record
+from headrace.client.errors import ClientError, NotReady
+from headrace.client.registry.errors import RegistryUnreachable
 from headrace.listeners.core.retry import BatchFailed, ListenerRefused, Undecodable
 from headrace.listeners.idempotence import Idempotence
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,6 +136,9 @@ def value_decoder(kind: Any, given: Any, name: str) -> Callable[[Record], Any]:
     of JSON, as the consumer's option value_deserializer does."""
     inner, optional = _without_none(kind)
     if given is not None:
+        of_type = getattr(given, "of_type", None)
+        if callable(of_type) and inner not in (bytes, dict, Any, inspect.Parameter.empty):
+            given = of_type(inner)  # the annotation says what a registry's format makes of values
         decode: Decode | None = decoder_of(given, "value_deserializer")
     elif inner in (bytes, Any, inspect.Parameter.empty):
         decode = None
@@ -154,12 +162,29 @@ def value_decoder(kind: Any, given: Any, name: str) -> Callable[[Record], Any]:
             return value
         try:
             return decode(record.topic, value)
+        except NotReady:
+            raise
         except Exception as error:
             raise Undecodable(
                 f"the value of {where(record)} is no {getattr(inner, '__name__', inner)}: {error}"
             ) from error
 
     return value_of
+
+
+async def when_ready(call: Callable[[], T]) -> T:
+    """What a call returns, once its serializer has asked for the schemas it needs, in a thread. A registry that is away
+    is a failure like any other: it may pass. A schema that is not there will not come."""
+    while True:
+        try:
+            return call()
+        except NotReady as wait:
+            try:
+                await asyncio.to_thread(wait.learn)
+            except RegistryUnreachable:
+                raise
+            except ClientError as error:
+                raise Undecodable(str(error)) from error
 
 
 def _without_none(kind: Any) -> tuple[Any, bool]:

@@ -2,12 +2,13 @@
 
 import uuid
 from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
-from headrace.client.api.serializers import Json
+from headrace.client.api.serializers import Json, encoder_of
 from headrace.listeners.core.retry import ListenerRefused
 from headrace.listeners.core.schedule import At
-from headrace.listeners.handlers import Send
+from headrace.listeners.handlers import Send, when_ready
 from headrace.listeners.ports import ConsumerPort, ProducerPort, TransactionalPort, World
 from headrace.listeners.spec import ListenerSpec
 
@@ -20,6 +21,7 @@ class Outbox:
         self._world = world
         self._producer: ProducerPort | None = None
         self._json = Json()
+        self._encode_value = encoder_of(spec.value_serializer, "value_serializer")
         self._partition_counts: dict[str, int] = {}
 
     async def start(self) -> None:
@@ -42,12 +44,12 @@ class Outbox:
         if self._producer is not None:
             await self._producer.close()
 
-    def check(self, sends: Sequence[Send]) -> None:
+    async def check(self, sends: Sequence[Send]) -> None:
         """Refuse what can never be sent before anything of it is."""
         for send in sends:
             if send.topic in self._spec.all_topics:
                 raise ListenerRefused(f"{self._spec.name} sends to {send.topic!r}, which it listens to itself")
-            self._encode(send.value)
+            await self._value(send)
 
     async def send(self, sends: Sequence[Send]) -> None:
         """Send in this order; all of them are acknowledged when this returns."""
@@ -69,7 +71,7 @@ class Outbox:
             partition = None  # fewer than where the record comes from: by its key, then
         return await producer.send_soon(
             send.topic,
-            self._encode(send.value),
+            await self._value(send),
             key=self._encode(send.key),
             headers=send.headers,
             timestamp=send.timestamp,
@@ -80,6 +82,13 @@ class Outbox:
         if topic not in self._partition_counts:
             self._partition_counts[topic] = await producer.partitions(topic)
         return self._partition_counts[topic]
+
+    async def _value(self, send: Send) -> Any:
+        """Dead letters and retries are bytes, and stay as they came."""
+        encode = self._encode_value
+        if encode is None or send.value is None or isinstance(send.value, bytes):
+            return self._encode(send.value)
+        return await when_ready(partial(encode, send.topic, send.value))
 
     def _encode(self, value: Any) -> Any:
         return value if value is None or isinstance(value, bytes | str) else self._json.serialize("", value)

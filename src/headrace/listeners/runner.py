@@ -32,7 +32,7 @@ from headrace.listeners.core.retry import (
 )
 from headrace.listeners.core.schedule import At, Entry, Prefix, Schedule, Unit
 from headrace.listeners.counters import Counters
-from headrace.listeners.handlers import Ack, Send, sends_of, where
+from headrace.listeners.handlers import Ack, Send, sends_of, when_ready, where
 from headrace.listeners.outbox import Outbox
 from headrace.listeners.ports import Callbacks, ConsumerPort, Partitions, World
 from headrace.listeners.spec import ListenerSpec
@@ -341,7 +341,8 @@ class Runner:
         the commit is returned."""
         if self._idempotence is None:
             return await self._handle(records, ack)
-        async with self._idempotence.once(self.spec.handler.identity_of(records[0])) as is_new:
+        identity = await when_ready(partial(self.spec.handler.identity_of, records[0]))
+        async with self._idempotence.once(identity) as is_new:
             if is_new:
                 return await self._handle(records, ack)
         self.counters.duplicates += 1
@@ -352,7 +353,7 @@ class Runner:
 
     async def _handle(self, records: list[Record], ack: Ack | None) -> list[Send]:
         outputs = sends_of(await self._call(records, ack), records, self.spec.send_to, self.spec.name)
-        self._outbox.check(outputs)
+        await self._outbox.check(outputs)
         if self.spec.exactly_once:
             return outputs
         if outputs:
@@ -361,7 +362,7 @@ class Runner:
 
     async def _call(self, records: list[Record], ack: Ack | None) -> Any:
         handler = self.spec.handler
-        arguments = handler.arguments(records, ack)
+        arguments = await when_ready(partial(handler.arguments, records, ack))
         if self._pool is None:
             return await handler.function(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: handler.function(*arguments))

@@ -37,6 +37,7 @@ class ListenerSpec:
     buffer_bytes: int = 64 << 20
     revoke_timeout_s: float = 30.0
     transactional_id: str | None = None
+    value_serializer: Any = None
     consumer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -17,11 +17,11 @@ pytest.importorskip("pyspark", reason="needs headrace[spark]")
 
 from pyspark.sql.pandas.types import to_arrow_type
 
+from headrace.client.registry import BlockingRegistry as Registry, RegistryError
 from headrace.spark.formats import FormatError, decoder_for, encoder_for
 from headrace.spark.formats.ddl import DdlError, parse_ddl
-from headrace.spark.formats.registry import Registry, RegistryError
 from headrace.spark.options import OptionError
-from tests.unit.spark.registry_server import RegistryServer
+from tests.registry.server import RegistryServer
 
 NONE = dict.fromkeys(("valueSchema", "valueSchemaFile", "valueSchemaRegistry", "valueSchemaSubject", "valueMessage"))
 
@@ -243,7 +243,7 @@ def test_avro_of_a_schema_that_nobody_registered_is_bad_but_a_registry_that_is_a
         value, unknown = (avro_bytes(schema, {"id": 1}, b"\0" + number.to_bytes(4, "big")) for number in (known, 4711))
         rows, errors = decode(decoder, value, unknown)
         assert rows == [{"id": 1}, None] and list(errors) == [1] and "Schema not found" in errors[1]
-    monkeypatch.setattr("headrace.spark.formats.registry.PAUSE_S", 0.0)
+    monkeypatch.setattr("headrace.client.registry.blocking.PAUSE_S", 0.0)
     with pytest.raises(RegistryError, match="cannot be asked"):
         decode(decoder, unknown)
 
@@ -405,7 +405,7 @@ def test_columns_that_do_not_fit_say_what_to_change(given: Any, columns: str, wo
 
 
 def test_the_registry_is_asked_again_when_it_stumbles_and_named_when_it_falls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.spark.formats.registry.PAUSE_S", 0)
+    monkeypatch.setattr("headrace.client.registry.blocking.PAUSE_S", 0)
     with RegistryServer() as registry:
         registry.add("s", '"int"')
         registry.failures = [500, 503]
@@ -413,7 +413,7 @@ def test_the_registry_is_asked_again_when_it_stumbles_and_named_when_it_falls(mo
         registry.failures = [500] * 3
         with pytest.raises(RegistryError, match=r"cannot be asked for /subjects/s/.*500 \(planted\)"):
             Registry(registry.url).latest("s")
-        with pytest.raises(RegistryError, match=r"no subject 'nope'.*register its schema, or set valueSchemaSubject"):
+        with pytest.raises(RegistryError, match=r"no subject 'nope'.*register its schema first"):
             Registry(registry.url).latest("nope")
         with pytest.raises(RegistryError, match="Schema not found"):
             Registry(registry.url).by_id(99)

@@ -5,14 +5,16 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import typer
 
 from headrace.cli.completion import group_names, topic_names
 from headrace.cli.output import BOOTSTRAP, SECURITY
 from headrace.cli.records.filters import Test, where
-from headrace.cli.records.output_lines import LETTERS_HELP, Write, decoder_of, formatted, json_lines, plain_lines
+from headrace.cli.records.output_lines import LETTERS_HELP, Write, formatted, json_lines, plain_lines
 from headrace.cli.records.starts import start_of
+from headrace.cli.records.typed_values import ALL_FORMATS_HELP, MESSAGE, REGISTRY, SCHEMA, Schemas
 from headrace.client.admin.admin import Admin
 from headrace.client.api import Consumer
 from headrace.client.api.types import Record, TopicPartition
@@ -57,9 +59,12 @@ def consume(
     keys: bool = typer.Option(False, "--keys", help="Print the key before the value."),
     headers: bool = typer.Option(False, "--headers", help="Print the headers before the key or the value."),
     value_format: str = typer.Option(
-        "text", "--value-format", metavar="FORMAT", help="What values are: text, json, msgpack, hex, base64."
+        "text", "--value-format", metavar="FORMAT", help=f"What values are: {ALL_FORMATS_HELP}."
     ),
     key_format: str = typer.Option("text", "--key-format", metavar="FORMAT", help="What keys are, for --json."),
+    registry: str | None = REGISTRY,
+    schema: Path | None = SCHEMA,
+    message: str | None = MESSAGE,
     condition: str | None = typer.Option(
         None, "--where", metavar="EXPR", help="Only records for which this holds, such as 'value.amount > 10'."
     ),
@@ -80,14 +85,16 @@ def consume(
             "a group gets its partitions and offsets from its coordinator: leave out --partitions, and give --from"
             " only as earliest or latest; `headrace group reset-offsets` moves a group"
         )
-    show_value, show_key = decoder_of(value_format, "--value-format"), decoder_of(key_format, "--key-format")
+    show_value = Schemas(registry, schema, message).decoder(value_format, "--value-format")
+    show_key = Schemas(registry, None, None).decoder(key_format, "--key-format")
     if template is not None:
         write = formatted(template, show_value)
     elif as_json:
         write = json_lines(show_key, show_value)
     else:
         write = plain_lines(keys, headers, show_value)
-    consuming = Consuming(bootstrap, topics, write, None if condition is None else where(condition), count, committed)
+    test = None if condition is None else where(condition, None if value_format == "text" else show_value)
+    consuming = Consuming(bootstrap, topics, write, test, count, committed)
     if group is None:
         chosen = None if partitions is None else partitions_of(partitions)
         begin = start_of(start or "earliest", time.time_ns() // 1_000_000)

@@ -45,8 +45,9 @@ class _Missing:
 MISSING = _Missing()
 
 
-def where(expression: str) -> Test:
-    """The test that an expression describes. Raises ClientError for what is not one."""
+def where(expression: str, show_value: Callable[[bytes], Any] | None = None) -> Test:
+    """The test that an expression describes; `show_value` reads values that are neither JSON nor text. Raises
+    ClientError for what is not one."""
     if len(expression) > EXPRESSION_CHARACTERS_MAX:
         raise ClientError(f"--where: an expression has at most {EXPRESSION_CHARACTERS_MAX} characters")
     try:
@@ -59,21 +60,22 @@ def where(expression: str) -> Test:
 
     def test(record: Record) -> bool:
         try:
-            return bool(evaluate(_fields(record)))
+            return bool(evaluate(_fields(record, show_value)))
         except (TypeError, ZeroDivisionError):  # such as a text that is compared with a number
             return False
 
     return test
 
 
-def _fields(record: Record) -> dict[str, Any]:
+def _fields(record: Record, show_value: Callable[[bytes], Any] | None) -> dict[str, Any]:
+    value = record.value
     return {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
         "key": _content(record.key, as_json=False),
-        "value": _content(record.value, as_json=True),
+        "value": _content(value, as_json=True) if show_value is None or value is None else show_value(value),
         "headers": {name: _content(content, as_json=False) for name, content in record.headers},
     }
 

@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -67,7 +67,7 @@ def formatted(template: str, show_value: Decode) -> Write:
     return lambda record: b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
 
 
-def decoder_of(name: str, option: str) -> Decode:
+def decoder_of(name: str, option: str, known: Sequence[str] = FORMATS) -> Decode:
     """How bytes are shown. Raises ClientError for a format that is not known."""
     decoders: dict[str, Decode] = {
         "text": as_text,
@@ -77,7 +77,7 @@ def decoder_of(name: str, option: str) -> Decode:
         "base64": lambda data: base64.b64encode(data).decode(),
     }
     if name not in decoders:
-        raise ClientError(f"{option} {name}: write one of {', '.join(FORMATS)}")
+        raise ClientError(f"{option} {name}: write one of {', '.join(known)}")
     return decoders[name]
 
 

@@ -15,6 +15,7 @@ import typer
 from headrace.cli.completion import topic_names
 from headrace.cli.output import BOOTSTRAP, JSON, SECURITY, print_json
 from headrace.cli.records.input_lines import InputRecord, LineSplitter, delimiter_of, from_json, from_line, header_of
+from headrace.cli.records.typed_values import ALL_FORMATS_HELP, MESSAGE, REGISTRY, SCHEMA, Schemas
 from headrace.client.api import Producer
 from headrace.client.errors import ClientError, ConnectionRefused
 from headrace.client.produce.deliveries import Delivery
@@ -56,6 +57,13 @@ def produce(
         None, "--rate", metavar="N", min=0.001, help="At most so many records per second.", show_default=False
     ),
     codec: str = typer.Option("none", "--codec", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd."),
+    value_format: str = typer.Option(
+        "text", "--value-format", metavar="FORMAT", help=f"What to make of values: {ALL_FORMATS_HELP}; JSON goes in."
+    ),
+    key_format: str = typer.Option("text", "--key-format", metavar="FORMAT", help="What to make of keys."),
+    registry: str | None = REGISTRY,
+    schema: Path | None = SCHEMA,
+    message: str | None = MESSAGE,
     acks: str = typer.Option("all", "--acks", metavar="N", help="Wait for: all in-sync replicas, 1 (the leader), 0."),
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
@@ -76,10 +84,15 @@ def produce(
         raise ClientError("--delimiter and --key-separator cannot be empty; --whole takes all input as one record")
     headers = tuple(header_of(text) for text in header or ())
 
+    encode_value = Schemas(registry, schema, message).encoder(value_format, "--value-format", topic)
+    encode_key = Schemas(registry, None, None).encoder(key_format, "--key-format", topic, is_key=True)
+
     def parse(line: bytes) -> InputRecord:
         read = from_json(line) if json_lines else from_line(line, separator, null)
+        key_bytes = key.encode() if read.key is None and key is not None else read.key
         return read._replace(
-            key=key.encode() if read.key is None and key is not None else read.key,
+            key=key_bytes if encode_key is None or key_bytes is None else encode_key(key_bytes),
+            value=read.value if encode_value is None or read.value is None else encode_value(read.value),
             headers=(*headers, *read.headers),
             partition=read.partition if partition is None else partition,
         )

@@ -28,8 +28,9 @@ from headrace.client.consume.member import ConsumerMember
 from headrace.client.consume.membership import Membership, Subscription, compile_pattern
 from headrace.client.consume.offsets import GroupOffsets, Identity
 from headrace.client.consume.resets import read_reset
-from headrace.client.errors import ClientError
+from headrace.client.errors import ClientError, NotReady
 from headrace.client.net.cluster import Cluster
+from headrace.client.registry.errors import RegistryUnreachable
 from headrace.protocol.api import ApiKey
 
 POLL_S = 1.0
@@ -253,10 +254,14 @@ class Consumer:
             raise ClientError("two tasks read from one consumer at once: give each a consumer of its own")
         self._is_reading = True
         try:
-            handed = await core.next(limit, timeout_s)
-            if handed is not None and (self._decode_key is not None or self._decode_value is not None):
-                self._deserialize(core, handed)
-            return handed
+            while True:
+                handed = await core.next(limit, timeout_s)
+                if handed is None or (self._decode_key is None and self._decode_value is None):
+                    return handed
+                unready = self._deserialize(core, handed)
+                if unready is None:
+                    return handed
+                await _learn(*unready)
         except ClientError:
             if self._core is None:
                 raise ClientError("the consumer was closed while it was read from") from None
@@ -264,8 +269,9 @@ class Consumer:
         finally:
             self._is_reading = False
 
-    def _deserialize(self, core: ConsumerCore, handed: Handed) -> None:
-        """In place; one that cannot be read is raised when it is the next, and `seek` goes around it."""
+    def _deserialize(self, core: ConsumerCore, handed: Handed) -> tuple[Record, NotReady] | None:
+        """In place; one that cannot be read is raised when it is the next, and `seek` goes around it. The first record
+        and what it waits for, if a deserializer has to ask somebody: nothing is handed out meanwhile."""
         decode_key, decode_value = self._decode_key, self._decode_value
         records, found = handed.records, []
         for index, raw in enumerate(records):
@@ -280,9 +286,12 @@ class Consumer:
                 if index:
                     break
                 core.handed = None
+                if isinstance(error, NotReady):
+                    return raw, error
                 raise RecordUnreadable(raw, error) from error
             found.append(Record(raw.topic, raw.partition, raw.offset, raw.timestamp, key, value, raw.headers))
         handed.records = found
+        return None
 
     # -- committing
 
@@ -478,6 +487,16 @@ class Consumer:
                 "the consumer is not started: use `async with Consumer(...) as consumer`, or await start()"
             )
         return self._core
+
+
+async def _learn(record: Record, wait: NotReady) -> None:
+    """Ask for what a record's deserializer needs. A registry that is away says nothing about the record."""
+    try:
+        await asyncio.to_thread(wait.learn)
+    except RegistryUnreachable:
+        raise
+    except Exception as error:
+        raise RecordUnreadable(record, error) from error
 
 
 class RecordUnreadable(SerializationFailed):

@@ -20,7 +20,7 @@ from headrace.client.api.options import (
 )
 from headrace.client.api.serializers import Encode, SerializationFailed, encoder_of, plain_bytes
 from headrace.client.api.transaction import Transaction
-from headrace.client.errors import ClientError, RequestFailed, RequestTimedOut
+from headrace.client.errors import ClientError, NotReady, RequestFailed, RequestTimedOut
 from headrace.client.net.cluster import Cluster
 from headrace.client.produce.deliveries import Delivery, OpenBatch, RecordMetadata, WrittenBatch
 from headrace.client.produce.limits import IN_FLIGHT_MAX
@@ -198,7 +198,16 @@ class Producer:
             raise self._not_started()
         if core.is_full or topic not in core.cluster.topics or self._since_yield > YIELD_BYTES:
             await self._wait(core, topic)
-        return self._put(core, topic, value, key, headers, timestamp, partition)
+        try:
+            return self._put(core, topic, value, key, headers, timestamp, partition)
+        except NotReady as first:
+            wait = first
+        while True:  # once for the key, once for the value
+            await asyncio.to_thread(wait.learn)
+            try:
+                return self._put(self._running(), topic, value, key, headers, timestamp, partition)
+            except NotReady as again:
+                wait = again
 
     async def send_batch(
         self,
@@ -387,7 +396,7 @@ def _encode(encode: Encode | None, topic: str, value: Any, what: str) -> bytes |
         return plain_bytes(value, what)
     try:
         found = encode(topic, value)
-    except ClientError:
+    except (ClientError, NotReady):
         raise
     except Exception as error:
         raise SerializationFailed(

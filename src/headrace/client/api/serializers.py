@@ -14,14 +14,15 @@ class SerializationFailed(ClientError):
 
 @runtime_checkable
 class Serializer(Protocol):
-    """Makes bytes of values, and knows the topic they go to."""
+    """Makes bytes of values, and knows the topic they go to. One that has to ask somebody first raises NotReady."""
 
     def serialize(self, topic: str, value: Any) -> bytes | None: ...
 
 
 @runtime_checkable
 class Deserializer(Protocol):
-    """Makes values of bytes, and knows the topic they are from. Never asked about a value that is missing."""
+    """Makes values of bytes, and knows the topic they are from. Never asked about a value that is missing. One that has
+    to ask somebody first raises NotReady."""
 
     def deserialize(self, topic: str, data: bytes) -> Any: ...
 
@@ -94,7 +95,7 @@ def encoder_of(given: Any, what: str) -> Encode | None:
     if isinstance(given, str):
         given = _named(given, what)
     if isinstance(given, Serializer):
-        return given.serialize
+        return _for(given, what).serialize  # type: ignore[no-any-return]
     if callable(given):
         return lambda topic, value: given(value)
     raise ClientError(f"{what} is {given!r}: give a function of a value, an object with serialize(topic, value), "
@@ -108,11 +109,17 @@ def decoder_of(given: Any, what: str) -> Decode | None:
     if isinstance(given, str):
         given = _named(given, what)
     if isinstance(given, Deserializer):
-        return given.deserialize
+        return _for(given, what).deserialize  # type: ignore[no-any-return]
     if callable(given):
         return lambda topic, data: given(data)
     raise ClientError(f"{what} is {given!r}: give a function of bytes, an object with deserialize(topic, data), "
                       "or 'bytes', 'str' or 'json'")  # fmt: skip
+
+
+def _for(given: Any, what: str) -> Any:
+    """A format that treats keys in a way of its own says so by `as_key`."""
+    as_key = getattr(given, "as_key", None)
+    return as_key() if what.startswith("key_") and callable(as_key) else given
 
 
 def _named(name: str, what: str) -> Any:

@@ -13,13 +13,16 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
-from fastavro.schema import SchemaParseException
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
+from headrace.client.registry.avro_schemas import Document, parse_document, read_document, reason_of
+from headrace.client.registry.blocking import BlockingRegistry
+from headrace.client.registry.errors import NoSchema, NoSubject
+from headrace.client.registry.types import RegisteredSchema, Schema
+from headrace.client.registry.wire import prefix_of, split_prefix
 from headrace.spark.formats.columns import Shape, build_apart, plain_rows, shape_of
-from headrace.spark.formats.registry import NoSchema, NoSubject, Registry, Schema
-from headrace.spark.formats.schemas import PREFIX, FormatError, SchemaSource, split_prefix
+from headrace.spark.formats.schemas import FormatError, SchemaSource, refusals
 
 PRIMITIVES: dict[str, T.DataType] = {
     "boolean": T.BooleanType(),
@@ -46,14 +49,11 @@ BAD_VALUE = (
 """What bytes of another schema, or of none, make of reading them. A registry that is away says nothing about a
 value."""
 
-_Document = Any
-"""A schema as JSON has it: a name, a list, or a dict."""
-
 
 class AvroDecoder:
     """See ValueDecoder."""
 
-    def __init__(self, reader: _Document, registry: Registry | None, references: Mapping[str, _Document]) -> None:
+    def __init__(self, reader: Document, registry: BlockingRegistry | None, references: Mapping[str, Document]) -> None:
         self._reader = reader
         self._references = dict(references)
         self._registry = registry
@@ -77,7 +77,7 @@ class AvroDecoder:
                 try:
                     row = self._decode(value, reader, writers)
                 except BAD_VALUE as error:
-                    errors[index] = _reason(error)
+                    errors[index] = reason_of(error)
             rows.append(row)
         return build_apart(rows, kind, shape, errors), errors
 
@@ -101,7 +101,7 @@ class AvroDecoder:
 class AvroEncoder:
     """See ValueEncoder."""
 
-    def __init__(self, schema: _Document, references: Mapping[str, _Document], prefix: bytes) -> None:
+    def __init__(self, schema: Document, references: Mapping[str, Document], prefix: bytes) -> None:
         self._schema = schema
         self._references = dict(references)
         self._prefix = prefix
@@ -125,7 +125,7 @@ class AvroEncoder:
                     fastavro.schemaless_writer(stream, schema, row)
                     content = stream.getvalue()
                 except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-                    errors[index] = _reason(error)
+                    errors[index] = reason_of(error)
             encoded.append(content)
         return pa.array(encoded, pa.binary()), errors
 
@@ -155,7 +155,7 @@ def avro_encoder(source: SchemaSource, columns: T.StructType) -> AvroEncoder:
         _check_columns(document, {}, columns, source.origin)
     if registry is not None and subject is not None:
         if document is not None:
-            schema_id = registry.register(subject, json.dumps(document), "avro")
+            schema_id = registry.register(subject, Schema(json.dumps(document)))
         else:
             try:
                 latest = registry.latest(subject)
@@ -167,8 +167,8 @@ def avro_encoder(source: SchemaSource, columns: T.StructType) -> AvroEncoder:
                 _check_columns(document, references, columns, source.origin)
             except NoSubject:
                 document = avro_schema_of(columns, "value")
-                schema_id = registry.register(subject, json.dumps(document), "avro")
-        prefix = PREFIX.pack(0, schema_id)
+                schema_id = registry.register(subject, Schema(json.dumps(document)))
+        prefix = prefix_of(schema_id)
     if document is None:
         raise FormatError(
             "valueFormat=avro needs the schema to write with",
@@ -177,9 +177,7 @@ def avro_encoder(source: SchemaSource, columns: T.StructType) -> AvroEncoder:
     return AvroEncoder(document, references, prefix)
 
 
-def _check_columns(
-    document: _Document, references: Mapping[str, _Document], columns: T.StructType, origin: str
-) -> None:
+def _check_columns(document: Document, references: Mapping[str, Document], columns: T.StructType, origin: str) -> None:
     """Every column must be a field of the schema, of a type that fits, and every field without a default a column."""
     schema = spark_type(document, dict(references))
     if not isinstance(schema, T.StructType):
@@ -220,18 +218,16 @@ def _fits(column: T.DataType, field: T.DataType) -> bool:
 # -- schemas
 
 
-def _document(text: str, origin: str) -> _Document:
-    try:
-        return _without_times(json.loads(text))
-    except ValueError as error:
-        raise FormatError(f"{origin} is not an Avro schema in JSON", f"{error}") from None
+def _document(text: str, origin: str) -> Document:
+    with refusals():
+        return _without_times(read_document(text, origin))
 
 
-def _references(schema: Schema) -> dict[str, _Document]:
-    return {name: _document(text, f"reference '{name}'") for name, text in schema.references}
+def _references(schema: RegisteredSchema) -> dict[str, Document]:
+    return {name: _document(text, f"reference '{name}'") for name, text in schema.parts}
 
 
-def _without_times(node: _Document) -> _Document:
+def _without_times(node: Document) -> Document:
     """Times of day and uuids stay the numbers and strings they are written as: Spark has no types for them."""
     if isinstance(node, list):
         return [_without_times(one) for one in node]
@@ -246,24 +242,19 @@ def _without_times(node: _Document) -> _Document:
     return known
 
 
-def _parsed(document: _Document, references: Mapping[str, _Document], origin: str) -> Any:
-    names: dict[str, Any] = {}
-    try:
-        for reference in references.values():
-            fastavro.parse_schema(reference, named_schemas=names)
-        return fastavro.parse_schema(document, named_schemas=names)
-    except (SchemaParseException, KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"{origin} is not a valid Avro schema", f"{_reason(error)}") from None
+def _parsed(document: Document, references: Mapping[str, Document], origin: str) -> Any:
+    with refusals():
+        return parse_document(document, references, origin)
 
 
-def _writer(schema: Schema) -> Any:
+def _writer(schema: RegisteredSchema) -> Any:
     return _parsed(
         _document(schema.text, f"schema {schema.schema_id}"), _references(schema), f"schema {schema.schema_id}"
     )
 
 
 def spark_type(
-    node: _Document, names: dict[str, _Document], path: str = "value", within: tuple[str, ...] = ()
+    node: Document, names: dict[str, Document], path: str = "value", within: tuple[str, ...] = ()
 ) -> T.DataType:
     """Spark's type for an Avro schema. `names` are types defined before, by their names."""
     if isinstance(node, list):
@@ -312,11 +303,11 @@ def _full_name(node: Mapping[str, Any]) -> str:
     return f"{space}.{node['name']}" if space and "." not in node["name"] else node["name"]
 
 
-def _nullable(node: _Document) -> bool:
+def _nullable(node: Document) -> bool:
     return node == "null" or (isinstance(node, list) and "null" in node)
 
 
-def _one_of_union(branches: Sequence[_Document], path: str) -> _Document:
+def _one_of_union(branches: Sequence[Document], path: str) -> Document:
     left = [one for one in branches if one != "null"]
     if len(left) == 1:
         return left[0]
@@ -333,7 +324,7 @@ def _getters(kind: pa.StructType) -> Sequence[Any]:
     return [itemgetter(field.name) for field in kind]
 
 
-AVRO_NAMES: dict[type[T.DataType], _Document] = {
+AVRO_NAMES: dict[type[T.DataType], Document] = {
     T.BooleanType: "boolean",
     T.ByteType: "int",
     T.ShortType: "int",
@@ -349,7 +340,7 @@ AVRO_NAMES: dict[type[T.DataType], _Document] = {
 }
 
 
-def avro_schema_of(kind: T.DataType, name: str) -> _Document:
+def avro_schema_of(kind: T.DataType, name: str) -> Document:
     """An Avro schema for Spark's type, for registries that have none yet; everything may be null."""
     if isinstance(kind, T.StructType):
         fields = [
@@ -371,10 +362,3 @@ def avro_schema_of(kind: T.DataType, name: str) -> _Document:
     if found is None:
         raise FormatError(f"{name} is {kind.simpleString()}, which Avro has no type for", "cast it to string")
     return found
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, EOFError):
-        return "the value ends in the middle of a record"
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text}" if isinstance(error, KeyError | IndexError) or not text else text

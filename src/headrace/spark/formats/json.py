@@ -17,10 +17,12 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
+from headrace.client.registry.errors import NoSubject
+from headrace.client.registry.types import JSON, Schema
+from headrace.client.registry.wire import prefix_of, split_prefix
 from headrace.spark.formats.columns import Shape, build_apart, converter, plain_rows, shape_of
 from headrace.spark.formats.ddl import DdlError, parse_ddl
-from headrace.spark.formats.registry import NoSubject
-from headrace.spark.formats.schemas import PREFIX, FormatError, SchemaSource, split_prefix
+from headrace.spark.formats.schemas import FormatError, SchemaSource
 
 INTEGERS = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
 PLAIN = {
@@ -111,15 +113,15 @@ def json_encoder(source: SchemaSource, columns: T.StructType) -> JsonEncoder:
     if source.registry is None or source.subject is None:
         return JsonEncoder()
     if source.given is not None and source.text.lstrip().startswith("{"):
-        schema_id = source.registry.register(source.subject, source.text, "json")
+        schema_id = source.registry.register(source.subject, Schema(source.text, JSON))
     else:
         try:
             latest = source.registry.latest(source.subject)
             _check_columns(parse_schema(latest.text, source.origin), columns, source.origin)
             schema_id = latest.schema_id
         except NoSubject:
-            schema_id = source.registry.register(source.subject, json.dumps(json_schema_of(columns)), "json")
-    return JsonEncoder(PREFIX.pack(0, schema_id))
+            schema_id = source.registry.register(source.subject, Schema(json.dumps(json_schema_of(columns)), JSON))
+    return JsonEncoder(prefix_of(schema_id))
 
 
 def _check_columns(schema: T.StructType, columns: T.StructType, origin: str) -> None:

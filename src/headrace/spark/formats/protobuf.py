@@ -4,26 +4,21 @@ Fields that a message does not have set are null where presence is tracked and t
 the schema does not know are passed over: messages of other versions stay readable. Compiling happens on the driver.
 """
 
-import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError, EncodeError
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
+from headrace.client.registry.proto_schemas import Messages, compile_proto, is_compiled, message_name
+from headrace.client.registry.types import PROTOBUF, Schema
+from headrace.client.registry.wire import prefix_of, split_message_path, split_prefix
 from headrace.spark.formats.columns import build_apart, plain_rows
 from headrace.spark.formats.protobuf_fields import TIMESTAMP, check_columns, fill, shape_for
-from headrace.spark.formats.registry import Schema
-from headrace.spark.formats.schemas import PREFIX, FormatError, SchemaSource, split_prefix
+from headrace.spark.formats.schemas import FormatError, SchemaSource, refusals
 
-MAIN_FILE = "value.proto"
-COMPILE_LIMIT_S = 60.0
 _F = descriptor_pb2.FieldDescriptorProto
 SCALARS: dict[int, T.DataType] = {
     _F.TYPE_DOUBLE: T.DoubleType(),
@@ -45,43 +40,10 @@ SCALARS: dict[int, T.DataType] = {
 }
 
 
-class _Messages:
-    """A compiled schema and the message in it that values are. Picklable."""
-
-    def __init__(self, files: bytes, name: str) -> None:
-        self.files = files
-        self.name = name
-        self._class: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"files": self.files, "name": self.name, "_class": None}
-
-    @property
-    def message(self) -> Any:
-        """The message's class."""
-        if self._class is None:
-            pool = descriptor_pool.DescriptorPool()
-            for file in descriptor_pb2.FileDescriptorSet.FromString(self.files).file:
-                pool.Add(file)
-            self._class = message_factory.GetMessageClass(pool.FindMessageTypeByName(self.name))
-        return self._class
-
-    def indexes(self) -> bytes:
-        """Confluent's path to the message within its file: zigzag varints, the usual first one short."""
-        path: list[int] = []
-        descriptor = self.message.DESCRIPTOR
-        while descriptor is not None:
-            parent = descriptor.containing_type
-            beside = descriptor.file.message_types_by_name if parent is None else parent.nested_types_by_name
-            path.insert(0, list(beside).index(descriptor.name))
-            descriptor = parent
-        return b"\0" if path == [0] else b"".join(_varint(number << 1) for number in (len(path), *path))
-
-
 class ProtobufDecoder:
     """See ValueDecoder."""
 
-    def __init__(self, messages: _Messages, prefixed: bool) -> None:
+    def __init__(self, messages: Messages, prefixed: bool) -> None:
         self._messages = messages
         self._prefixed = prefixed
         self.spark_schema = spark_type(messages.message.DESCRIPTOR)
@@ -106,7 +68,7 @@ class ProtobufDecoder:
 class ProtobufEncoder:
     """See ValueEncoder. A null column leaves its field unset."""
 
-    def __init__(self, messages: _Messages, prefix: bytes) -> None:
+    def __init__(self, messages: Messages, prefix: bytes) -> None:
         self._messages = messages
         self._prefix = prefix
 
@@ -134,109 +96,35 @@ def protobuf_encoder(source: SchemaSource, name: str | None, columns: T.StructTy
     check_columns(messages.message.DESCRIPTOR, spark_type(messages.message.DESCRIPTOR), columns, source.origin)
     prefix = b""
     if source.registry is not None and source.subject is not None:
-        if source.given is not None and not _is_compiled(source.given):
-            schema_id = source.registry.register(source.subject, source.text, "protobuf")
+        if source.given is not None and not is_compiled(source.given):
+            schema_id = source.registry.register(source.subject, Schema(source.text, PROTOBUF))
         else:
             schema_id = source.registry.latest(source.subject).schema_id
-        prefix = PREFIX.pack(0, schema_id) + messages.indexes()
+        prefix = prefix_of(schema_id) + messages.indexes()
     return ProtobufEncoder(messages, prefix)
 
 
 # -- schemas
 
 
-def _messages(source: SchemaSource, name: str | None) -> _Messages:
+def _messages(source: SchemaSource, name: str | None) -> Messages:
+    with refusals():
+        return _found(source, name)
+
+
+def _found(source: SchemaSource, name: str | None) -> Messages:
     if source.given is not None:
-        files = source.given if _is_compiled(source.given) else compile_proto(source.text, (), source.origin)
+        files = source.given if is_compiled(source.given) else compile_proto(source.text, (), source.origin)
     elif source.registry is not None and source.subject is not None:
-        latest: Schema = source.registry.latest(source.subject)
-        files = compile_proto(latest.text, latest.references, source.origin)
+        latest = source.registry.latest(source.subject)
+        files = compile_proto(latest.text, latest.parts, source.origin)
     else:
         raise FormatError(
             "valueFormat=protobuf needs the schema",
             "set valueSchema to a .proto file's text, valueSchemaFile to a"
             " .proto file or a compiled descriptor set, or valueSchemaRegistry",
         )
-    return _Messages(files, _message_name(files, name, source.origin))
-
-
-def _is_compiled(given: bytes) -> bool:
-    """Whether these bytes are a descriptor set; a text that begins with an empty line looks like one at first."""
-    try:
-        found = descriptor_pb2.FileDescriptorSet.FromString(given)
-    except DecodeError:
-        return False
-    return bool(found.file) and all(file.name for file in found.file)
-
-
-def _message_name(files: bytes, name: str | None, origin: str) -> str:
-    """The full name of the wanted message, or of the first one in the last file, which is the main one."""
-    found = list(descriptor_pb2.FileDescriptorSet.FromString(files).file)
-    main = found[-1]
-    scope = f"{main.package}." if main.package else ""
-    names: list[str] = [scope + message.name for message in main.message_type]
-    if not names:
-        raise FormatError(f"{origin} defines no message")
-    if name is None:
-        if len(names) > 1:
-            raise FormatError(
-                f"{origin} defines {len(names)} messages ({', '.join(names)})",
-                "set option valueMessage to one of them",
-            )
-        return names[0]
-    everything: list[str] = [full for file in found for full in _all_names(file.package, file.message_type)]
-    for one in everything:
-        if one == name or one == scope + name:
-            return one
-    raise FormatError(
-        f"option 'valueMessage' is {name!r}, but {origin} defines {', '.join(everything)}",
-        "set one of them",
-        option="valueMessage",
-    )
-
-
-def _all_names(scope: str, messages: Any) -> list[str]:
-    found = []
-    for message in messages:
-        full = f"{scope}.{message.name}" if scope else message.name
-        if not message.options.map_entry:
-            found += [full, *_all_names(full, message.nested_type)]
-    return found
-
-
-def compile_proto(text: str, references: Sequence[tuple[str, str]], origin: str) -> bytes:
-    """A descriptor set of a .proto text and what it imports; protoc's own words when it does not compile."""
-    try:
-        import grpc_tools  # type: ignore[import-untyped]
-    except ImportError:
-        raise FormatError(
-            "compiling a .proto needs protoc",
-            "pip install grpcio-tools, or set valueSchemaFile to a descriptor set "
-            "made by protoc --include_imports --descriptor_set_out",
-        ) from None
-    with tempfile.TemporaryDirectory(prefix="headrace-proto-") as folder:
-        root = Path(folder)
-        for name, content in (*references, (MAIN_FILE, text)):
-            path = root / name
-            if not path.resolve().is_relative_to(root.resolve()):
-                raise FormatError(f"{origin} refers to {name!r}, which is no plain file name")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
-        out = root / "set.bin"
-        known = Path(grpc_tools.__file__).parent / "_proto"
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", f"-I{known}", "--include_imports"]
-        done = subprocess.run(
-            [*command, f"--descriptor_set_out={out}", MAIN_FILE],
-            capture_output=True,
-            text=True,
-            timeout=COMPILE_LIMIT_S,
-            check=False,
-        )
-        if done.returncode:
-            lines = [line.partition(f"{MAIN_FILE}:")[2] for line in done.stderr.splitlines() if f"{MAIN_FILE}:" in line]
-            reasons = [f"line {line}" for line in lines if line[:1].isdecimal()] or lines or [done.stderr.strip()]
-            raise FormatError(f"{origin} does not compile", f"{'; '.join(reasons[:3])}")
-        return out.read_bytes()
+    return Messages(files, message_name(files, name, source.origin, "option valueMessage"))
 
 
 def spark_type(descriptor: Any, path: str = "value", within: tuple[str, ...] = ()) -> T.StructType:
@@ -264,35 +152,6 @@ def _field_type(field: Any, path: str, within: tuple[str, ...]) -> T.DataType:
     return T.ArrayType(kind) if field.is_repeated else kind
 
 
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 def _without_prefix(value: bytes) -> bytes:
     """The message behind the schema's id and the path to its type, which the query has fixed already."""
-    _, pos = split_prefix(value)
-    try:
-        count, pos = _read_varint(value, pos)
-        for _ in range(count):
-            _, pos = _read_varint(value, pos)
-    except IndexError:
-        raise ValueError("the value ends before its message begins") from None
-    return value[pos:]
-
-
-def _read_varint(value: bytes, pos: int) -> tuple[int, int]:
-    raw = shift = 0
-    while True:
-        byte = value[pos]
-        pos += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (raw >> 1) ^ -(raw & 1), pos
-        shift += 7
-        if shift > 28:
-            raise ValueError("the value does not begin with the path to a message")
+    return value[split_message_path(value, split_prefix(value)[1])[1] :]

@@ -1,18 +1,15 @@
-"""Where a schema comes from: the option itself, a file, or a registry; and Confluent's prefix that names one by id."""
+"""Where a schema comes from: the option itself, a file, or a registry."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from struct import Struct
 from typing import Any
 
-from headrace.spark.formats.registry import Registry
+from headrace.client.registry.blocking import BlockingRegistry
+from headrace.client.registry.errors import SchemaRefused
 from headrace.spark.options import OptionError
 from headrace.spark.plain_errors import UserError
-
-PREFIX = Struct(">bI")
-"""A zero byte and the schema's id, before every value that a registry knows the schema of."""
-MAGIC = 0
 
 
 class FormatError(UserError, ValueError):
@@ -24,7 +21,7 @@ class SchemaSource:
     """The options' answer to "which schema": a text or bytes, a registry with a subject, or both."""
 
     given: bytes | None
-    registry: Registry | None
+    registry: BlockingRegistry | None
     subject: str | None
     origin: str
     """How to name the schema in messages: the option that it came from."""
@@ -67,7 +64,7 @@ class SchemaSource:
                     option="valueSchemaSubject",
                 )
             return cls(given, None, None, origin)
-        registry = Registry(url)
+        registry = BlockingRegistry(url)
         if subject is None and topic is not None:
             subject = f"{topic}-value"
         if subject is None and given is None:
@@ -90,8 +87,10 @@ def _read(path: str) -> bytes:
         ) from None
 
 
-def split_prefix(value: bytes) -> tuple[int, int]:
-    """(the schema's id, where what it describes begins). Raises ValueError on values without the prefix."""
-    if len(value) < PREFIX.size or value[0] != MAGIC:
-        raise ValueError("the value does not begin with a schema id: it was not written through a schema registry")
-    return PREFIX.unpack_from(value)[1], PREFIX.size
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What the client says of a schema, as an error of the query's options."""
+    try:
+        yield
+    except SchemaRefused as error:
+        raise FormatError(str(error)) from None

@@ -2,20 +2,21 @@
 
 import base64
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import unquote
 
-Answer = tuple[int, dict[str, Any]]
+Answer = tuple[int, Any]
 """A status and a document."""
 
 
 class RegistryServer:
     """`with RegistryServer() as registry: registry.url`. `requests` counts what was asked."""
 
-    def __init__(self, password: str | None = None) -> None:
+    def __init__(self, password: str | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.schemas: list[dict[str, Any]] = []
         self.subjects: dict[str, list[int]] = {}
         self.requests: list[tuple[str, str]] = []
@@ -35,7 +36,7 @@ class RegistryServer:
 
             def _answer(self, handle: Callable[[str], Answer]) -> None:
                 server.requests.append((self.command, self.path))
-                body: dict[str, Any]
+                body: Any
                 status, body = 401, {"error_code": 40101, "message": "Unauthorized"}
                 if server.failures:
                     status, body = server.failures.pop(0), {"error_code": 50001, "message": "planted"}
@@ -51,7 +52,9 @@ class RegistryServer:
                 pass
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        if tls is not None:
+            self._http.socket = tls.wrap_socket(self._http.socket, server_side=True)
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self._http.server_port}"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
@@ -85,10 +88,21 @@ class RegistryServer:
         versions = self.subjects.get(parts[1])
         if versions is None:
             return 404, {"error_code": 40401, "message": "Subject not found"}
+        if len(parts) == 3:
+            return 200, list(range(1, len(versions) + 1))
         index = len(versions) if parts[3] == "latest" else int(parts[3])
         schema_id = versions[index - 1]
         return 200, {"subject": parts[1], "id": schema_id, "version": index, **self.schemas[schema_id - 1]}
 
     def post(self, path: str, body: dict[str, Any]) -> Answer:
         subject = unquote(path.strip("/").split("/")[1])
+        if not path.endswith("/versions"):
+            return self.lookup(subject, body)
         return 200, {"id": self.add(subject, body["schema"], body.get("schemaType", "AVRO"))}
+
+    def lookup(self, subject: str, body: dict[str, Any]) -> Answer:
+        for version, schema_id in enumerate(self.subjects.get(subject, ()), start=1):
+            entry = self.schemas[schema_id - 1]
+            if entry["schema"] == body["schema"]:
+                return 200, {"subject": subject, "id": schema_id, "version": version, **entry}
+        return 404, {"error_code": 40403, "message": "Schema not found"}
