@@ -32,8 +32,8 @@ def sql(
         None, "--memory", metavar="SIZE", help="What DuckDB may use, such as 1GB; beyond it spills to disk."
     ),
     as_csv: bool = typer.Option(False, "--csv", help="Print CSV."),
-    as_json: bool = typer.Option(False, "--json", help="Print a JSON object per line."),
     bootstrap: str = BOOTSTRAP,
+    as_json: bool = typer.Option(False, "--json", help="Print a JSON object per line."),
 ) -> None:
     """Query topics: headrace sql "select key, count(*) from orders group by key".
 
