@@ -23,6 +23,8 @@ from headrace.records.layout import (
 from headrace.replication.producer_snapshot import decode_rows, encode_rows, pack_row
 
 BATCHES_REMEMBERED = 5
+EPOCH_BUMP_FROM = 2
+"""The transaction version whose markers have the epoch of the producer's next transaction."""
 SEQUENCES_BEFORE_MAX = 1 << 20
 """A batch so far back is not one that is sent again: sequences wrap around."""
 NO_OFFSET = -1
@@ -73,15 +75,20 @@ class Verification:
         self.epoch = epoch
         self.supports_epoch_bump = supports_epoch_bump
 
-    def is_of_next(self, marker_epoch: int) -> bool:
+    def is_of_next(self, marker_epoch: int, transaction_version: int) -> bool:
         """Whether this write belongs to the transaction after the one that a marker ends.
 
         Where each transaction has an epoch of its own, the end of one and the writes of the next have the same:
         1. The producer has ended its transaction, and writes with the epoch that came with the answer.
         2. The coordinator is asked about the write. It answers when all partitions have the marker.
         3. This partition gets the marker, and then the answer: the write may be appended.
+
+        A classic marker has the epoch of its own transaction, also where the producer wrote by the newer protocol:
+        1. The coordinator adds this partition to the transaction, and its answer is on its way here.
+        2. The producer gives the transaction up by an old EndTxn. This partition gets the marker, and then the answer.
+        The write is not of the next transaction but of the one that is over, and nobody would end it again.
         """
-        return self.supports_epoch_bump and self.epoch >= marker_epoch
+        return transaction_version >= EPOCH_BUMP_FROM and self.supports_epoch_bump and self.epoch >= marker_epoch
 
     def seen(self, sequence: int, epoch: int) -> None:
         if epoch > self.epoch:
@@ -259,7 +266,7 @@ class ProducerStates:
         entry = self._entries.get(producer_id)
         if entry is None:
             return
-        strict = transaction_version >= 2
+        strict = transaction_version >= EPOCH_BUMP_FROM
         if epoch < entry.epoch or (strict and epoch == entry.epoch):
             # A marker sent again after its answer was lost, or one of a producer that has no higher epoch left.
             again = entry.txn_first_offset < 0 or epoch == PRODUCER_EPOCH_MAX
@@ -395,11 +402,17 @@ class ProducerStates:
         )
 
     def end_transaction(
-        self, producer_id: int, epoch: int, marker: Marker, offset: int, timestamp: int
+        self,
+        producer_id: int,
+        epoch: int,
+        marker: Marker,
+        offset: int,
+        timestamp: int,
+        transaction_version: int = 0,
     ) -> AbortedTransaction | None:
         """A marker was appended at `offset`. Returns the entry for the transaction index when it aborted something."""
         verification = self._verifications.get(producer_id)
-        if verification is not None and not verification.is_of_next(epoch):
+        if verification is not None and not verification.is_of_next(epoch, transaction_version):
             del self._verifications[producer_id]
         entry = self._entries.get(producer_id)
         if entry is None:

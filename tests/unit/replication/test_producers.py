@@ -219,11 +219,18 @@ class TestVerification:
         states.check(P, 0, 0, 0, True, states.begin_verification(P, 0, 0, 1_000, supports_epoch_bump=True))
         states.record(P, 0, 0, 0, 0, 1, True)
         guard = states.begin_verification(P, 1, 0, 1_000, supports_epoch_bump=True)
-        states.end_transaction(P, 1, COMMIT, 1, 1)
+        states.end_transaction(P, 1, COMMIT, 1, 1, transaction_version=2)
         states.check(P, 1, 0, 0, transactional=True, guard=guard)
-        states.end_transaction(P, 2, ABORT, 2, 1)
+        states.end_transaction(P, 2, ABORT, 2, 1, transaction_version=2)
         assert refusal(states, P, 1, 0, 0, transactional=True, guard=guard) == Err.INVALID_PRODUCER_EPOCH
         assert refusal(states, P, 2, 0, 0, transactional=True, guard=guard) == Err.INVALID_TXN_STATE
+
+    def test_a_classic_marker_leaves_no_guard_of_its_own_transaction(self) -> None:
+        """A client may write by the newer protocol and give up by an EndTxn of the classic one."""
+        states = ProducerStates()
+        guard = states.begin_verification(P, 5, 0, 1_000, supports_epoch_bump=True)
+        states.end_transaction(P, 5, ABORT, 0, 1, transaction_version=0)
+        assert refusal(states, P, 5, 0, 0, transactional=True, guard=guard) == Err.INVALID_TXN_STATE
 
     def test_a_late_batch_of_an_older_epoch_does_not_stand_in_the_way_of_a_newer_one(self) -> None:
         states = ProducerStates()

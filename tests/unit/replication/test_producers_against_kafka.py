@@ -72,7 +72,8 @@ public class Main {
                 manager.update(info);
                 // Kafka clears it always. Here the next transaction of a producer, whose epoch the marker has, may have begun.
                 var verification = manager.verificationStateEntry(pid);
-                if (verification == null || !verification.supportsEpochBump() || verification.epoch() < epoch)
+                if (verification == null || Short.parseShort(f[7]) < 2 || !verification.supportsEpochBump()
+                        || verification.epoch() < epoch)
                     manager.clearVerificationStateEntry(pid);
                 String answer = "ok";
                 if (completed.isPresent()) {
@@ -175,7 +176,8 @@ def ours(states: ProducerStates, line: str) -> str:
         elif kind == "marker":
             pid, epoch, committed, coordinator_epoch, offset, now_ms, version = fields
             states.check_marker(pid, epoch, coordinator_epoch, version)
-            aborted = states.end_transaction(pid, epoch, Marker(bool(committed), coordinator_epoch), offset, now_ms)
+            marker = Marker(bool(committed), coordinator_epoch)
+            aborted = states.end_transaction(pid, epoch, marker, offset, now_ms, version)
             if aborted is not None:
                 return f"aborted:{aborted.first_offset}:{aborted.last_offset}:{aborted.last_stable_offset}"
         elif kind == "verify":

@@ -16,7 +16,7 @@ def append_marker(
     data = bytearray(encode_marker(marker, producer_id=producer_id, producer_epoch=epoch, timestamp=now_ms))
 
     def record(offset: int) -> None:
-        aborted = log.producers.end_transaction(producer_id, epoch, marker, offset, now_ms)
+        aborted = log.producers.end_transaction(producer_id, epoch, marker, offset, now_ms, transaction_version)
         if aborted is not None:
             log.add_aborted(aborted)
 

@@ -308,6 +308,9 @@ class TransactionShard:
         def decide(now_ms: int, out: Outcome) -> Err:
             transaction = self._of(transactional_id)
             if transaction.state.is_prepared:
+                if client_version >= EPOCH_BUMP_FROM > transaction.client_version:
+                    # Of a leader, whose question a classic marker voids: nothing that waits for it can be appended.
+                    raise KafkaError(Err.CONCURRENT_TRANSACTIONS)
                 raise _Wait
             _check_producer(transaction, producer_id, epoch)
             if transaction.is_kept:
@@ -366,6 +369,10 @@ class TransactionShard:
         _check_producer(transaction, producer_id, epoch)
         state = transaction.state
         if state.is_prepared:
+            if self._waiting.get(transactional_id):
+                # 1. The producer has heard that its transaction is decided, and asks to begin the next: that waits.
+                # 2. An EndTxn of the first comes late. Behind the other it would end the next transaction.
+                raise KafkaError(Err.CONCURRENT_TRANSACTIONS)
             raise _Wait
         if state is State.ONGOING:
             self._prepare(transaction.prepare(committed, 0, NO_PRODUCER_ID, now_ms), now_ms, out)

@@ -289,6 +289,23 @@ def test_those_who_wait_are_decided_one_after_the_other_in_their_order() -> None
     assert (RESUME, ID) not in driver.timers
 
 
+def test_a_late_classic_end_does_not_wait_for_the_next_transaction_to_end_it() -> None:
+    driver, producer = in_state(State.PREPARE_COMMIT, CLASSIC)
+    begun = driver.add(producer, ("orders", 1))
+    assert driver.end(producer, True) == Producer(Err.CONCURRENT_TRANSACTIONS)
+    driver.write_markers()
+    assert driver.answers[begun] is Err.NONE
+    assert driver.transaction().state is State.ONGOING
+
+
+def test_a_leader_need_not_wait_for_a_classic_end_that_voids_its_question() -> None:
+    """Of a client that writes by the newer protocol and ends by the classic one."""
+    driver, producer = in_state(State.PREPARE_COMMIT, CLASSIC)
+    assert driver.add(producer, version=V2) is Err.CONCURRENT_TRANSACTIONS
+    driver.write_markers()
+    assert driver.add(producer, version=V2) is Err.NONE
+
+
 def test_a_lost_answer_to_a_recovering_producer_can_be_asked_for_again() -> None:
     driver = Driver()
     producer = driver.init()
