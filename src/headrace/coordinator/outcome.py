@@ -93,7 +93,7 @@ class Context(Protocol):
 class Outcome:
     """Filled by the handlers of a shard, read by the runtime."""
 
-    __slots__ = ("atomic", "completed", "records", "response", "revocable", "timers")
+    __slots__ = ("atomic", "completed", "records", "response", "revocable", "timers", "urgent")
 
     def __init__(self, response: Any = None) -> None:
         self.records: list[Record] = []
@@ -104,6 +104,9 @@ class Outcome:
         """False when the handler has changed volatile state already, so that its records must be written."""
         self.atomic = True
         """False when the records may be spread over several batches (expiry, deleted topics and groups)."""
+        self.urgent = True
+        """False when nobody waits for the records, and they could be decided on again: they are written with what comes
+        next, or a moment later."""
 
     def complete(self, promise: Promise, response: Any) -> None:
         promise.response = response

@@ -39,10 +39,14 @@ def answered(data: bytes) -> list[int]:
 
 
 class FakeLoop:
-    """Only call_soon, run by hand."""
+    """Only call_soon and call_later, run by hand."""
 
     def __init__(self) -> None:
         self.ready: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self.later: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+
+    def call_later(self, delay_s: float, callback: Callable[..., object], *arguments: Any) -> None:
+        self.later.append((callback, arguments))
 
     def call_soon(self, callback: Callable[..., object], *arguments: Any) -> None:
         self.ready.append((callback, arguments))

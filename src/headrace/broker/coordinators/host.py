@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.coordinator")
 
+UNHURRIED_S = 0.005
+"""How long records that nobody waits for may wait for others, to be written and synced together."""
 ANSWERS_AT_ONCE = 128
 """More, as when a large group has formed, are given over several turns of the loop."""
 
@@ -78,7 +80,7 @@ class State(Enum):
 class Batch:
     """Records of one turn of the loop, and the answers that wait for them."""
 
-    __slots__ = ("answers", "bucket", "builder", "end_offset", "host", "timestamp_ms")
+    __slots__ = ("answers", "bucket", "builder", "end_offset", "host", "is_due", "timestamp_ms")
 
     outlives_leader = False
     """The shard that decided it is closed with the leadership."""
@@ -90,6 +92,8 @@ class Batch:
         self.end_offset = -1
         self.answers: list[tuple[Asker, Any]] = []
         self.bucket: Bucket | None = None
+        self.is_due = False
+        """It is written at the end of this turn, and not later."""
 
     def committed(self) -> None:
         self.host.batch_committed(self)
@@ -118,6 +122,7 @@ class ShardHost(Generic[S]):
         self.timers = TimerSet(coordinator.timers, self._timer_due)
         self._written_end = 0
         self._pending: Batch | None = None
+        self._hurries_later = False
         self._in_flight: deque[Batch] = deque()
 
     # ---- life
@@ -210,7 +215,7 @@ class ShardHost(Generic[S]):
             limit_bytes = self.partition.log.config.max_message_bytes
             if size_bytes > limit_bytes and outcome.revocable and outcome.atomic:
                 return None if asker is None else asker.refusal(Err.MESSAGE_TOO_LARGE)
-            self._write(records, size_bytes, limit_bytes)
+            self._write(records, size_bytes, limit_bytes, outcome.urgent)
             if self.state is not State.ACTIVE:
                 self._refuse_promises(outcome.completed, Err.COORDINATOR_NOT_AVAILABLE)
                 return None if asker is None else asker.refusal(Err.COORDINATOR_NOT_AVAILABLE)
@@ -243,7 +248,9 @@ class ShardHost(Generic[S]):
         """Answer once `batch` is committed. One whose time was up before has its clock started again for those to
         come."""
         batch.answers.append((asker, response))
-        if batch.bucket is None and batch is not self._pending:
+        if batch is self._pending:
+            self._hurry()
+        elif batch.bucket is None:
             self.coordinator.wheel.add(batch, self.coordinator.commit_timeout_ms)
 
     def _last_batch(self) -> Batch | None:
@@ -259,7 +266,7 @@ class ShardHost(Generic[S]):
 
     # ---- writing
 
-    def _write(self, records: list[Record], size_bytes: int, limit_bytes: int) -> None:
+    def _write(self, records: list[Record], size_bytes: int, limit_bytes: int, urgent: bool) -> None:
         """Apply records and put them in the batch of this turn, all of them in one if they fit.
 
         An append that is needed to make room may fail: the host is closed then.
@@ -280,14 +287,31 @@ class ShardHost(Generic[S]):
             apply(self._written_end, -1, -1, record)
             batch.builder.append(batch.timestamp_ms, record.key, record.value)
             self._written_end += 1
+        if urgent:
+            self._hurry()
+        elif not batch.is_due and not self._hurries_later:
+            self._hurries_later = True
+            self.coordinator.loop.call_later(UNHURRIED_S, self._hurry_now)
+
+    def _hurry(self) -> None:
+        """What is pending is written when this turn of the loop is over."""
+        batch = self._pending
+        if batch is not None and not batch.is_due:
+            batch.is_due = True
+            self.partition.environment.syncer.dirty_soon(self.partition, self._flush)
+
+    def _hurry_now(self) -> None:
+        self._hurries_later = False
+        self._hurry()
 
     def _new_batch(self) -> Batch:
-        if self._pending is None:
-            self.partition.environment.syncer.dirty_soon(self.partition, self._flush)
-        else:
+        is_due = False
+        if self._pending is not None:
+            is_due = self._pending.is_due
             self._flush()
         builder = BatchBuilder(compression=self.coordinator.compression)
         self._pending = batch = Batch(self, builder, self._wall_ms())
+        batch.is_due = is_due
         return batch
 
     def _flush(self) -> None:

@@ -292,8 +292,13 @@ class Partition:
         self.bytes_in += len(batch)
         if self.watchers:
             self._tell_watchers()
-        self.environment.syncer.dirty(self)
-        if not self._durable_acks and leader.own_reached(end_offset):
+        if self._durable_acks:
+            self.environment.syncer.dirty(self)
+            return end_offset
+        # A marker, in a topic whose records count without a sync. Were it lost in a power cut, its transaction would be
+        # open again, and nobody ends it: so it does not wait for the kernel to write it out, half a minute later.
+        self.environment.syncer.dirty_later(self)
+        if leader.own_reached(end_offset):
             self._committed(leader.high_watermark)
         return end_offset
 

@@ -27,6 +27,10 @@ PARALLEL_SYNCS = 8
 """Threads that sync at once. Concurrent fdatasyncs share one journal commit of the file system."""
 
 
+LATER_S = 1.0
+"""Until what nobody waits for is synced."""
+
+
 class Syncable(Protocol):
     """A partition, as far as syncing goes."""
 
@@ -46,6 +50,7 @@ class Syncer:
         self._on_failure = on_failure
         self._dirty: dict[Syncable, None] = {}
         self._unwritten: dict[Syncable, Callable[[], None]] = {}
+        self._later: dict[Syncable, None] = {}
         self._in_flight: set[Syncable] = set()
         self._running = 0
         self._scheduled = False
@@ -62,6 +67,17 @@ class Syncer:
         self.dirty(partition)
         if not self._scheduled:
             self._schedule()
+
+    def dirty_later(self, partition: Syncable) -> None:
+        """`partition` has records that nobody waits for: they are synced soon, with all that comes until then."""
+        if not self._later:
+            self._runtime.loop.call_later(LATER_S, self._later_due)
+        self._later[partition] = None
+
+    def _later_due(self) -> None:
+        later, self._later = self._later, {}
+        for partition in later:
+            self.dirty(partition)
 
     def _schedule(self) -> None:
         """Not at once: whatever else arrives in this turn of the loop shares the sync."""

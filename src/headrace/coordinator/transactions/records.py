@@ -2,9 +2,16 @@
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 
 from headrace.coordinator.outcome import Record
-from headrace.coordinator.transactions.transaction import Transaction, TransactionState
+from headrace.coordinator.transactions.transaction import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
 from headrace.protocol import messages as m
 from headrace.protocol.api import TRANSACTION_RECORDS
 from headrace.protocol.primitives import ProtocolError
@@ -13,44 +20,78 @@ TRANSACTION_LOG = 0
 FLEXIBLE_FROM = 1
 """The transaction version from which values have tagged fields: producer ids before and after, the client's version."""
 
+CACHED_PARTITIONS = 16
+
 _INT16 = struct.Struct(">h")
+_START = struct.Struct(">hqhib")
+"""The version, and the fields before the partitions: producer id and epoch, time-out, state."""
+_BEFORE_BYTES = _START.size - _INT16.size
+_TIMES = struct.Struct(">qq")
+_TAG_INT64, _TAG_INT16 = struct.Struct(">BBq"), struct.Struct(">BBh")
+"""A tag, the size of its value, and the value."""
 _CODEC = TRANSACTION_RECORDS[TRANSACTION_LOG]
 
 
 def transaction_record(transaction: Transaction, transaction_version: int) -> Record:
     """What a step of a transaction writes, by the cluster's transaction version."""
-    V = m.TransactionLogValue
-    value = V(
-        producer_id=transaction.producer_id,
-        producer_epoch=transaction.producer_epoch,
-        transaction_timeout_ms=transaction.timeout_ms,
-        transaction_status=transaction.state,
-        transaction_partitions=None
-        if transaction.state is TransactionState.EMPTY
-        else [
-            V.PartitionsSchema(topic=topic, partition_ids=ids)
-            for topic, ids in by_topic(transaction.partitions).items()
-        ],
-        transaction_last_update_timestamp_ms=transaction.update_ms,
-        transaction_start_timestamp_ms=transaction.start_ms,
-    )
-    version = 1 if transaction_version >= FLEXIBLE_FROM else 0
-    if version:
-        value.previous_producer_id = transaction.previous_producer_id
-        value.next_producer_id = transaction.next_producer_id
-        value.client_transaction_version = transaction.client_version
-        value.next_producer_epoch = transaction.next_producer_epoch
-    encoded = _INT16.pack(version) + _CODEC.value.encode(value, version)
     # The step itself travels with its record: `apply` need not read back what was just written.
     return Record(
-        key_of(transaction.transactional_id), encoded, TRANSACTION_LOG, transaction.transactional_id, transaction
+        key_of(transaction.transactional_id),
+        encode_value(transaction, transaction_version >= FLEXIBLE_FROM),
+        TRANSACTION_LOG,
+        transaction.transactional_id,
+        transaction,
     )
+
+
+def encode_value(transaction: Transaction, flexible: bool) -> bytes:
+    """TransactionLogValue with its version. By hand, as each transaction writes three of them."""
+    partitions = transaction.partitions
+    if transaction.state is TransactionState.EMPTY:
+        encoded = b"\x00" if flexible else b"\xff\xff\xff\xff"
+    elif len(partitions) <= CACHED_PARTITIONS:
+        encoded = _encode_few(partitions, flexible)
+    else:
+        encoded = _encode_partitions(partitions, flexible)
+    start = _START.pack(
+        1 if flexible else 0, transaction.producer_id, transaction.producer_epoch, transaction.timeout_ms,
+        transaction.state,
+    )  # fmt: skip
+    value = start + encoded + _TIMES.pack(transaction.update_ms, transaction.start_ms)
+    return value + _tags(transaction) if flexible else value
+
+
+def _tags(transaction: Transaction) -> bytes:
+    """The tagged fields that are not as they are by default, by their tags."""
+    tags = []
+    if transaction.previous_producer_id != NO_PRODUCER_ID:
+        tags.append(_TAG_INT64.pack(0, 8, transaction.previous_producer_id))
+    if transaction.next_producer_id != NO_PRODUCER_ID:
+        tags.append(_TAG_INT64.pack(1, 8, transaction.next_producer_id))
+    if transaction.client_version:
+        tags.append(_TAG_INT16.pack(2, 2, transaction.client_version))
+    if transaction.next_producer_epoch != NO_PRODUCER_EPOCH:
+        tags.append(_TAG_INT16.pack(3, 2, transaction.next_producer_epoch))
+    return bytes((len(tags),)) + b"".join(tags)
+
+
+def _encode_partitions(partitions: frozenset[TopicPartition], flexible: bool) -> bytes:
+    """The field `transaction_partitions` alone: what stands between two fields of fixed size."""
+    V = m.TransactionLogValue
+    rows = [V.PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in by_topic(partitions).items()]
+    whole = _CODEC.value.encode(V(transaction_partitions=rows), 1 if flexible else 0)
+    return whole[_BEFORE_BYTES : len(whole) - _TIMES.size - flexible]
+
+
+_encode_few = lru_cache(maxsize=2_000)(_encode_partitions)
+"""A producer writes to the same few partitions in one transaction after the other."""
 
 
 def tombstone(transactional_id: str) -> Record:
     return Record(key_of(transactional_id), None, TRANSACTION_LOG, transactional_id, None)
 
 
+@lru_cache(maxsize=2_000)
 def key_of(transactional_id: str) -> bytes:
     key = m.TransactionLogKey(transactional_id=transactional_id)
     return _INT16.pack(TRANSACTION_LOG) + _CODEC.key.encode(key, 0)

@@ -460,6 +460,8 @@ class TransactionShard:
         left.difference_update(partitions)
         if not left:
             self._complete(transaction, now_ms, out)
+            # Its producer was told of the decision. A coordinator that does not find this record sends markers again.
+            out.urgent = False
         return out
 
     # ---- reads, of what is committed

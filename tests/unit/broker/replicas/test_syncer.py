@@ -80,6 +80,19 @@ def test_records_of_one_turn_share_one_sync() -> None:
     assert part.promised == 5
 
 
+def test_what_nobody_waits_for_is_synced_later_and_once() -> None:
+    world = World()
+    part = world.part()
+    for _ in range(3):
+        append(part.log, 1)
+        world.syncer.dirty_later(part)
+    world.loop.turn()
+    assert world.jobs == [] and len(world.loop.later) == 1
+    world.loop.ready, world.loop.later = world.loop.later, []
+    world.run_all()
+    assert part.promised == 3 and world.loop.later == []
+
+
 @pytest.mark.parametrize("when", ["before the sync", "after the sync"])
 def test_what_is_written_between_plan_and_report_is_not_promised(when: str) -> None:
     world = World()
