@@ -30,6 +30,8 @@ class Network:
 
     def __init__(self, count: int) -> None:
         self.nodes = range(1, count + 1)
+        self.host = f"{NET}.1"
+        """Of this process, as nodes reach it."""
         self.hosts = [f"{NET}.{10 + node}" for node in self.nodes]
         # Not `ip netns exec`: that gives each node its own copy of all mounts, and a disk that one of them still has
         # mounted cannot be unplugged.

@@ -6,11 +6,11 @@ from contextlib import suppress
 
 
 class Proxy:
-    """Listens on a loopback port of its own and passes bytes on to `target`."""
+    """Listens on a port of its own and passes bytes on to `target`."""
 
-    def __init__(self, target: tuple[str, int]) -> None:
+    def __init__(self, target: tuple[str, int], host: str = "127.0.0.1") -> None:
         self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((host, 0))
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._shut = False

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -16,21 +17,31 @@ from tests.cluster.history import (
     read_log,
 )
 from tests.cluster.network import Network, available
+from tests.cluster.proxy import Proxy
+from tests.cluster.zookeeper import CHROOT, ensemble
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
 PATIENCE: dict[str, Any] = {"request.timeout.ms": 2_000, "socket.timeout.ms": 2_000, "message.timeout.ms": 200_000}
 APART_S = 12.0
 
 
-@pytest.fixture(scope="module")
-def parted() -> Iterator[tuple[Network, TestCluster]]:
+@pytest.fixture(scope="module", params=["kraft", "zookeeper"])
+def parted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Network, TestCluster]]:
+    """Whom of each other they reach changes; ZooKeeper, if it has the metadata, is reached by all."""
     if missing := available():
         pytest.skip(missing)
-    with (
-        Network(3) as network,
-        TestCluster(3, settings=QUICK, hosts=network.hosts, prefixes=network.prefixes) as cluster,
-    ):
-        yield network, cluster
+    with ExitStack() as stack:
+        network = stack.enter_context(Network(3))
+        settings = dict(QUICK)
+        if request.param == "zookeeper":
+            (server,) = stack.enter_context(ensemble(tmp_path_factory.mktemp("zookeeper"))).servers
+            door = Proxy(("127.0.0.1", server.port), network.host)
+            stack.callback(door.close)
+            settings["zookeeper.connect"] = f"{network.host}:{door.port}{CHROOT}"
+        cluster = TestCluster(3, settings=settings, hosts=network.hosts, prefixes=network.prefixes)
+        yield network, stack.enter_context(cluster)
 
 
 def shapes(network: Network, leader: int, others: list[int]) -> dict[str, list[tuple[int, int]]]:

@@ -1,12 +1,20 @@
 """The cluster tests once more, with the metadata in an ensemble of three ZooKeeper servers."""
 
+import time
 from collections.abc import Iterator
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
+from headrace.client.errors import ClientError
+from headrace.local_cluster.ensemble import Ensemble
+from headrace.local_cluster.layout import free_ports
 from headrace.testing.cluster import ClusterFailed, TestCluster
 from tests.cluster import conftest, test_availability as availability, test_failover as failover
 from tests.cluster.conftest import QUICK, mend
+from tests.cluster.history import ConfluentWriter, Reader, assert_replicas_identical, judge, read_log
+from tests.cluster.test_zookeeper import SOME, says_that_changes_wait
 from tests.cluster.zookeeper import CHROOT, ensemble
 
 pytestmark = [pytest.mark.reference, pytest.mark.soak]
@@ -15,14 +23,24 @@ pytestmark = [pytest.mark.reference, pytest.mark.soak]
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Shared"]:
     with ensemble(tmp_path_factory.mktemp("zookeeper"), servers=3) as found:
-        made = Shared({**QUICK, "zookeeper.connect": found.connect + CHROOT})
+        made = Shared({**QUICK, "zookeeper.connect": found.connect + CHROOT}, found)
         yield made
         made.cluster.close()
 
 
 class Shared(conftest.Shared):
-    def __init__(self, settings: dict[str, str]) -> None:
-        self.cluster = TestCluster(3, settings=settings).start()
+    def __init__(self, settings: dict[str, str], zookeeper: Ensemble) -> None:
+        self.zookeeper = zookeeper
+        self.cluster = TestCluster(3, settings=settings)
+        (self.metrics_port,) = free_ports(1)
+        with self.cluster[1].node.properties.open("a") as file:
+            file.write(f"metrics.port={self.metrics_port}\n")
+        self.cluster.start()
+
+    def is_reachable(self) -> bool:
+        """As node 1 tells Prometheus."""
+        with urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer:
+            return "headrace_metadata_reachable 1.0" in answer.read().decode()
 
     def mended(self) -> TestCluster:
         try:
@@ -42,3 +60,72 @@ test_a_group_keeps_its_offsets = failover.test_a_group_keeps_its_offsets_when_it
 test_too_few_in_sync_replicas = availability.test_too_few_in_sync_replicas_refuse_acks_all_and_take_acks_1
 test_all_nodes_killed_at_once = availability.test_all_nodes_killed_at_once_come_back_with_everything
 test_all_nodes_stopped_in_order = availability.test_all_nodes_stopped_in_order_come_back_clean
+
+
+def test_a_majority_of_zookeeper_is_lost_and_comes_back(shared: Shared, cluster: TestCluster) -> None:
+    cluster.create_topic("minority", 2, 3)
+    assert shared.is_reachable()
+    with (
+        Reader(cluster.bootstrap, "minority", 2) as reader,
+        ConfluentWriter(cluster.bootstrap, "minority", 2) as writer,
+    ):
+        writer.wait_acked(SOME)
+        lost = shared.zookeeper.servers[:2]
+        for server in lost:
+            server.kill()
+        cluster.wait("it is noticed", lambda: not shared.is_reachable())
+        with pytest.raises(ClientError):
+            cluster.ask(lambda admin: admin.create_topic("too-early", 1, 1), timeout_s=3.0)
+        for _ in range(5):
+            writer.wait_acked(SOME)
+            time.sleep(2)
+        reader.wait_for(lambda: set(writer.book.acked))
+        assert says_that_changes_wait(cluster)
+        for server in lost:
+            server.start()
+        for server in lost:
+            server.wait_ready()
+        cluster.quorum_leader()
+        cluster.create_topic("in-time", 1, 3)
+        cluster.wait("it is noticed", shared.is_reachable)
+        cluster.wait_in_sync("minority")
+        writer.stop()
+        reader.wait_for(lambda: set(writer.book.acked))
+    judge(read_log(cluster.bootstrap, "minority"), writer.book, reader=reader)
+    assert_replicas_identical(cluster, "minority")
+
+
+def test_zookeepers_leader_is_lost(shared: Shared, cluster: TestCluster) -> None:
+    cluster.create_topic("handover", 2, 3)
+    with ConfluentWriter(cluster.bootstrap, "handover", 2) as writer:
+        writer.wait_acked(SOME)
+        for server in shared.zookeeper.servers:  # one of them leads
+            server.kill()
+            cluster.create_topic(f"without-{server.id}", 1, 3)
+            writer.wait_acked(SOME)
+            server.start()
+            server.wait_ready()
+        writer.stop()
+    judge(read_log(cluster.bootstrap, "handover"), writer.book)
+
+
+@pytest.mark.timeout(300)
+def test_a_controller_that_sleeps_for_a_minute_changes_nothing(cluster: TestCluster) -> None:
+    cluster.create_topic("minute", 1, 3)
+    patience: dict[str, Any] = {"request.timeout.ms": 2_000, "socket.timeout.ms": 2_000}
+    with ConfluentWriter(cluster.bootstrap, "minute", 1, **patience) as writer:
+        writer.wait_acked(SOME)
+        sleeper = cluster.quorum_leader()
+        cluster.freeze(sleeper)
+        other, ends = cluster.quorum_leader(other_than=sleeper), time.monotonic() + 60
+        epoch = cluster.quorum().leader_epoch
+        while time.monotonic() < ends:
+            writer.wait_acked(SOME)
+            time.sleep(1)
+        cluster.thaw(sleeper)
+        cluster.wait_in_sync("minute")
+        assert (cluster.quorum_leader(), cluster.quorum().leader_epoch) == (other, epoch)
+        writer.wait_acked(SOME)
+        writer.stop()
+    judge(read_log(cluster.bootstrap, "minute"), writer.book)
+    assert_replicas_identical(cluster, "minute")

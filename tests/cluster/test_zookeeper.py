@@ -156,6 +156,13 @@ def test_a_brokers_znode_that_was_removed_by_hand_is_made_again(cluster: TestClu
     cluster.wait_in_sync("removed")
 
 
+def says_that_changes_wait(cluster: TestCluster) -> bool:
+    """To people who look, in the logs of all nodes, and to who asks the client's way."""
+    said = headrace("cluster", "status", "-b", cluster.bootstrap)
+    assert "no controller" in said and "quorum: ZooKeeper at" in said, said
+    return all("changes of metadata wait, records go on" in node.output() for node in cluster.nodes.values())
+
+
 def test_records_go_on_while_zookeeper_is_away_and_changes_wait(cluster: TestCluster, zookeeper: Ensemble) -> None:
     cluster.create_topic("away", 2, 3)
     (server,) = zookeeper.servers
@@ -167,6 +174,7 @@ def test_records_go_on_while_zookeeper_is_away_and_changes_wait(cluster: TestClu
             cluster.ask(lambda admin: admin.create_topic("too-early", 1, 1), timeout_s=3.0)
         while time.monotonic() - began < SESSION_MS / 1000 + 2:
             writer.wait_acked(SOME)
+        assert says_that_changes_wait(cluster)
         server.start()
         server.wait_ready()
         cluster.quorum_leader()
