@@ -79,7 +79,7 @@ def create(broker: TestBroker, partitions: int = 2, **configs: str) -> str:
 
     async def work() -> None:
         async with headrace.Admin(broker.bootstrap) as admin:
-            settings = {key.replace("_", "."): value for key, value in configs.items()}
+            settings = dict(configs)
             await create_and_await(admin, name, partitions, settings)
 
     within(work)

@@ -16,6 +16,7 @@ from headrace.cli.records import consume, produce
 from headrace.cli.run import run_app
 from headrace.cli.tools import archive
 from headrace.cli.tools.bench import bench
+from headrace.cli.tools.mirror import mirror
 from headrace.cli.tools.sql import sql
 from headrace.cli.tour import tour
 from headrace.client.errors import ClientError
@@ -104,6 +105,7 @@ app.command("export")(archive.export_topic)
 app.command("import")(archive.import_file)
 app.command("sql")(sql)
 app.command("bench")(bench)
+app.command("mirror")(mirror)
 app.command("tour")(tour)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.client.admin.admin import Admin
+from headrace.client.admin.admin import EARLIEST, LATEST, Admin
 from headrace.client.api import Consumer, Producer
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.client.produce.deliveries import Delivery
@@ -181,8 +181,7 @@ class Bench:
         flow = report.consume = Flow()
         partitions = (await describe(admin, report.topic)).partitions
         places = [(report.topic, index) for index in partitions]
-        ends = await admin.offsets_of(places, -1)
-        starts = await admin.offsets_of(places, -2)
+        ends, starts = await _offsets(admin, report.topic, LATEST), await _offsets(admin, report.topic, EARLIEST)
         total = sum(ends.values()) - sum(starts.values())
         left = {at for at in places if ends[at] > starts[at]}
         async with self._consumer() as consumer:
@@ -232,7 +231,7 @@ class Bench:
         seen = Seen(report.end_to_end)
         async with self._consumer() as consumer, Admin(self._bootstrap, security=self._security) as admin:
             places = [(report.topic, index) for index in (await describe(admin, report.topic)).partitions]
-            ends = await admin.offsets_of(places, -1)
+            ends = await _offsets(admin, report.topic, LATEST)
             await consumer.assign(places)
             for at in places:
                 consumer.seek(at, ends[at])
@@ -326,6 +325,11 @@ async def _until(meant: int) -> None:
         await asyncio.sleep(left / 1e9 - SPIN_S)
     while time.perf_counter_ns() < meant:
         await asyncio.sleep(0)
+
+
+async def _offsets(admin: Admin, topic: str, which: int) -> dict[tuple[str, int], int]:
+    wanted = dict.fromkeys((await describe(admin, topic)).partitions, which)
+    return {(topic, index): row.offset for index, row in (await admin.list_offsets(topic, wanted)).items()}
 
 
 async def _delete(admin: Admin, topic: str) -> None:

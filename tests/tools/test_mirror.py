@@ -1,0 +1,196 @@
+"""Topics from one cluster to another, between Headrace and Apache Kafka: whole, in order, once."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+import headrace
+from headrace.client.admin.admin import Resource
+from headrace.client.admin.groups import Groups
+from headrace.testing.broker import TestBroker
+from headrace.tools.mirror.mirroring import Mirror, MirrorRequest
+from tests.client.conftest import SETTINGS
+from tests.tools.support import ODD, cli, contents, create, fill, many, new_name, refused, within
+from tests.waiting import eventually, until
+
+
+class Pair(NamedTuple):
+    source: TestBroker
+    target: TestBroker
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return ("--source", self.source.bootstrap, "--target", self.target.bootstrap)
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[TestBroker]:
+    with TestBroker(settings=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(params=["out of it", "into it"])
+def pair(request: pytest.FixtureRequest, broker: TestBroker, other: TestBroker) -> Pair:
+    if request.param == "into it" and isinstance(broker, TestBroker):
+        pytest.skip("between two of Headrace's, one direction is like the other")
+    return Pair(broker, other) if request.param == "out of it" else Pair(other, broker)
+
+
+def mirrored(pair: Pair, *words: str) -> dict[str, Any]:
+    said = cli("mirror", *words, *pair.words, "--until-end", "--json").stdout
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    assert found["done"]
+    return found
+
+
+def test_everything_of_a_record_is_copied_once(pair: Pair) -> None:
+    topic = create(pair.source, partitions=3)
+    fill(pair.source, topic, ODD * 5, partitions=3, first_ms=1_700_000_000_000)
+    name = ("--name", new_name("mirror"))
+    assert mirrored(pair, topic, *name)["records"] == len(ODD) * 5
+    assert mirrored(pair, topic, *name)["records"] == 0
+    fill(pair.source, topic, many(30), partitions=3)
+    done = mirrored(pair, topic, *name)
+    assert (done["records"], done["lag"]) == (30, 0)
+    assert contents(pair.target, topic, offsets=False) == contents(pair.source, topic, offsets=False)
+
+
+def test_topics_follow_in_partitions_and_options(pair: Pair) -> None:
+    topic = create(pair.source, partitions=1, **{"cleanup.policy": "compact", "segment.ms": "600000"})
+    name = ("--name", new_name("mirror"), "--prefix", "copy.")
+    mirrored(pair, topic, *name)
+
+    async def change() -> None:
+        async with headrace.Admin(pair.source.bootstrap) as admin:
+            await admin.create_partitions(topic, 3)
+            await admin.alter_configs(Resource.TOPIC, topic, set={"retention.ms": "1234567"}, unset=["segment.ms"])
+
+    within(change)
+    fill(pair.source, topic, [(b"%d" % i, b"x", ()) for i in range(9)], partitions=3)
+    assert mirrored(pair, topic, *name)["records"] == 9
+
+    async def look() -> tuple[int, dict[str, str | None]]:
+        async with headrace.Admin(pair.target.bootstrap) as admin:
+            rows = await admin.describe_configs(Resource.TOPIC, f"copy.{topic}")
+            own = {row.name: row.value for row in rows if row.source == 1}
+            return len((await admin.describe_topic(f"copy.{topic}")).partitions), own
+
+    count, own = within(look)
+    assert count == 3 and own == {"cleanup.policy": "compact", "retention.ms": "1234567"}
+
+
+def test_groups_go_on_where_they_were(pair: Pair) -> None:
+    topic, group, name = create(pair.source, partitions=2), new_name("group"), new_name("mirror")
+    fill(pair.source, topic, many(100))
+    words = (topic, "--name", name, "--groups", group)
+    mirrored(pair, *words)
+    fill(pair.source, topic, many(100))
+
+    async def commit() -> None:
+        async with headrace.Admin(pair.source.bootstrap) as admin:
+            await Groups(admin).commit(group, {(topic, 0): 20, (topic, 1): 75})
+
+    within(commit)
+    done = mirrored(pair, *words)
+    assert done["groups"] == {group: 2}
+
+    async def rest() -> dict[int, list[Any]]:
+        """What a member of the group has left to read in the target."""
+        found: dict[int, list[Any]] = {0: [], 1: []}
+        async with headrace.Admin(pair.target.bootstrap) as admin:
+            committed = await Groups(admin).committed(group)
+        for at, rows in contents_with_offsets.items():
+            found[at] = [row[2:4] for row in rows if row[0] >= committed[topic, at].offset]
+        return found
+
+    contents_with_offsets = contents(pair.target, topic)
+    expected = {at: [row[2:4] for row in rows] for at, rows in contents(pair.source, topic).items()}
+    assert within(rest) == {0: expected[0][20:], 1: expected[1][75:]}
+
+
+SMALL_CYCLES = """
+import sys
+from headrace.tools.mirror import mirroring
+mirroring.CYCLE_RECORDS = 100
+from headrace.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def test_kill_9_loses_and_doubles_nothing(pair: Pair) -> None:
+    topic, name = create(pair.source, partitions=2), new_name("mirror")
+    fill(pair.source, topic, many(6_000), first_ms=1_700_000_000_000)
+    words = ["mirror", topic, "--name", name, *pair.words]
+
+    async def end() -> int:
+        async with headrace.Admin(pair.target.bootstrap) as admin:
+            if topic not in {one.name for one in await admin.list_topics()}:
+                return 0
+            return sum((await admin.offsets_of([(topic, 0), (topic, 1)], -1)).values())
+
+    for _ in range(2):
+        before = within(end)
+        running = subprocess.Popen([sys.executable, "-c", SMALL_CYCLES, *words], stderr=subprocess.PIPE)
+        eventually(lambda: running.poll() is not None or within(end) > before + 350, "several cycles")  # noqa: B023
+        running.send_signal(signal.SIGKILL)
+        assert running.communicate()[1] is not None
+    done = mirrored(pair, topic, "--name", name)
+    assert 0 < done["records"] < 6_000, "it went on where it was"
+    assert contents(pair.target, topic, offsets=False) == contents(pair.source, topic, offsets=False)
+
+
+def test_brokers_that_go_away_and_come_back_do_not_end_it() -> None:
+    async def work(source: TestBroker, target: TestBroker, topic: str) -> int:
+        mirror = Mirror(MirrorRequest(topics=(topic,), refresh_s=0.5), source.bootstrap, target.bootstrap)
+        running = asyncio.create_task(mirror.run())
+        written = 1_000
+        for victim in (target, source):
+            await until(lambda: mirror.status.records == written or running.done(), "all copied")  # noqa: B023
+            await asyncio.to_thread(victim.kill)
+            await until(lambda: mirror.status.restarts > 0 or running.done(), "noticed")
+            await asyncio.to_thread(victim.restart)
+            await asyncio.to_thread(fill, source, topic, many(500))
+            mirror.status.restarts, written = 0, written + 500
+        await until(lambda: mirror.status.records == written or running.done(), "all copied")
+        assert not running.done(), running
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return written
+
+    with TestBroker(settings=SETTINGS) as source, TestBroker(settings=SETTINGS) as target:
+        topic = create(source)
+        fill(source, topic, many(1_000))
+        assert asyncio.run(work(source, target, topic)) == 2_000
+        assert contents(target, topic, offsets=False) == contents(source, topic, offsets=False)
+
+
+def test_aborted_records_are_not_copied(pair: Pair) -> None:
+    topic = create(pair.source, partitions=1)
+
+    async def work() -> None:
+        async with headrace.Producer(pair.source.bootstrap, transactional_id=new_name("tx")) as producer:
+            for number in range(4):
+                async with producer.transaction() as transaction:
+                    await producer.send(topic, b"%d" % number)
+                    if number % 2:
+                        await transaction.abort()
+
+    within(work)
+    assert mirrored(pair, topic, "--name", new_name("mirror"))["records"] == 2
+
+
+def test_mistakes_are_told(broker: TestBroker, other: TestBroker) -> None:
+    topic = create(broker)
+    pair = Pair(broker, other)
+    assert "--pattern" in refused("mirror", *pair.words)
+    assert f"did you mean '{topic}'?" in refused("mirror", topic + "x", *pair.words)
+    same = ("--source", broker.bootstrap, "--target", broker.bootstrap)
+    assert "give --prefix" in refused("mirror", topic, *same)
+    assert "no regular expression" in refused("mirror", "--pattern", "(", *pair.words)
+    assert "Is a broker running there?" in refused("mirror", topic, "--source", "127.0.0.1:1", *same[2:])
