@@ -1,5 +1,6 @@
 """The shared session works, and Java is found, launched and given its class cache as java.py promises."""
 
+import logging
 import os
 import stat
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from headrace.spark.launch import java
 from headrace.spark.launch.java import JavaMissing, find_java, launcher_for, runtime_at, should_build_class_cache
+from headrace.spark.launch.session import CONTEXT_LOGGERS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +27,25 @@ def fake_java(home: Path, version: str, script: str = '#!/bin/sh\nfor w do echo 
 def test_session_runs_sql_quietly(spark: "SparkSession") -> None:
     assert spark.sql("select sum(id) s from range(10)").first()["s"] == 45
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_failed_query_is_raised_and_not_also_logged(spark: "SparkSession") -> None:
+    """PySpark would print it as JSON with the whole Java stack, beside raising it."""
+    logged: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = logged.append  # type: ignore[method-assign]
+    loggers = [logging.getLogger(name) for name in CONTEXT_LOGGERS]
+    try:
+        for logger in loggers:
+            logger.addHandler(handler)
+        with pytest.raises(Exception, match="UNRESOLVED_COLUMN"):
+            spark.sql("select nope from range(1)")
+        with pytest.raises(Exception, match="UNRESOLVED_COLUMN"):
+            spark.range(1).select("nope")
+        assert logged == []
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
 
 
 def test_first_java_that_is_new_enough_is_taken(tmp_path: Path) -> None:

@@ -106,13 +106,13 @@ def spark_session(
 def _silence_context_loggers() -> None:
     """PySpark prints each error of a query as JSON with its Java stack, beside raising it: the exception says it all.
 
-    A level that somebody has set stays.
+    A level that somebody has set stays. WARNING is nobody's choice: PySpark's loggers are made with it.
     """
     from pyspark.logger import PySparkLogger
 
     for name in CONTEXT_LOGGERS:
         logger = PySparkLogger.getLogger(name)
-        if logger.level == logging.NOTSET:
+        if logger.level in (logging.NOTSET, logging.WARNING):
             logger.setLevel(logging.CRITICAL + 1)
 
 
