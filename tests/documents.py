@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,9 @@ DOCUMENTS = sorted(path for pattern in ("*.md", "docs/**/*.md", "deploy/*.md") f
 _FENCE = re.compile(r"(?:^<!-- (?P<notice>(?:(?!-->).)*?) *-->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.S | re.M)
 _CODE = re.compile(r"`([^`]+)`")
 _PROMPT = re.compile(r"^\w?\$ (.+?)(?: +# .*)?$", re.M)
-NOT_RUN, RUN_AFTER = "not run: ", "run after: "
+_ID = re.compile(r"(?<![\w/-])[\w-]{22}(?![\w-])")
+_NUMBER = re.compile(r"\d[\d,.:]*")
+NOT_RUN, RUN_AFTER, OTHER_ROWS = "not run: ", "run after: ", "other rows: "
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,29 @@ class Block:
     """Why it cannot run, or nothing."""
     run_after: str
     """What has to run before it, in its own language, and is of no interest to readers."""
+    other_rows: str
+    """Why its answers have other rows than those of a broker alone, under the same headings; or nothing."""
 
     @property
     def commands(self) -> list[str]:
         """What a console block types; everything else in it is output."""
         return _PROMPT.findall(self.text)
+
+    @property
+    def transcript(self) -> list[tuple[str, list[str]]]:
+        """Each command that a console block types, and the lines that it shows as the command's answer."""
+        _, *parts = re.split(r"^\w?\$ ", self.text, flags=re.M)
+        return [(command, part.splitlines()[1:]) for command, part in zip(self.commands, parts, strict=True)]
+
+
+def forms(lines: Iterable[str]) -> list[str]:
+    """Lines without what differs from run to run: ids, numbers, and how wide they make a column."""
+    return [" ".join(_NUMBER.sub("0", _ID.sub("ID", line)).split()) for line in lines if line.strip()]
+
+
+def headings(lines: Iterable[str]) -> list[str]:
+    """Those of tables: words in capitals."""
+    return [" ".join(line.split()) for line in lines if re.fullmatch(r"[A-Z][A-Z ]+", line.strip())]
 
 
 def prose(path: Path) -> str:
@@ -55,6 +75,7 @@ def blocks(path: Path) -> Iterator[Block]:
             found["text"],
             notice.removeprefix(NOT_RUN) if notice.startswith(NOT_RUN) else "",
             notice.removeprefix(RUN_AFTER) if notice.startswith(RUN_AFTER) else "",
+            notice.removeprefix(OTHER_ROWS) if notice.startswith(OTHER_ROWS) else "",
         )
 
 

@@ -1,7 +1,8 @@
 """What the guides tell readers to type works: their blocks run from their text, against a broker of their own.
 
 Only `headrace` and Python are run, never what else a shell could do to the machine. A block that cannot run has a
-comment above it that says why. `headrace up` is not typed again: the test's broker is what it starts.
+comment above it that says why. `headrace up` is not typed again: the test's broker is what it starts. The answers that
+a block shows are those that the commands give, but for numbers and ids.
 """
 
 import os
@@ -17,7 +18,7 @@ import pytest
 from headrace.listeners.metrics import COUNTED, GAUGES
 from headrace.testing.broker import TestBroker
 from tests.commands import unknown_options
-from tests.documents import DOCUMENTS, ROOT, Block, blocks, headrace_commands, words_in_code
+from tests.documents import DOCUMENTS, ROOT, Block, blocks, forms, headings, headrace_commands, words_in_code
 from tests.reference.apache import free_ports
 from tests.registry.server import RegistryServer
 
@@ -80,9 +81,26 @@ def run(block: Block, broker: TestBroker, registry: str, folder: Path) -> str:
         stdin=subprocess.DEVNULL,
         timeout=PATIENCE_S,
     )
-    return (
-        "" if done.returncode == 0 else f"line {block.line}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
-    )
+    if done.returncode:
+        return f"line {block.line}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    return "\n".join(unlike(block, done.stdout)) if block.kind == "console" else ""
+
+
+def unlike(block: Block, printed: str) -> list[str]:
+    """Where the answers in a block are not those that its commands gave; `...` stands for lines left out."""
+    answers = dict(re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", printed, re.M))
+    wrong = []
+    for command, shown in block.transcript:
+        lines = answers.get(command, "").splitlines()
+        if block.other_rows:
+            if headings(lines) and headings(shown) != headings(lines):
+                wrong.append(f"line {block.line}: $ {command}\nshown: {headings(shown)}\ngiven: {headings(lines)}")
+            continue
+        given = forms(lines)
+        pattern = r"\n".join(".*" if line == "..." else re.escape(line) for line in forms(shown))
+        if pattern and command in answers and not re.fullmatch(pattern, "\n".join(given), re.S):
+            wrong.append(f"line {block.line}: $ {command}\nshown: {forms(shown)}\ngiven: {given}")
+    return wrong
 
 
 def to_run(guide: Path) -> list[Block]:
