@@ -3,6 +3,8 @@
 import json
 from collections import Counter
 
+import pytest
+
 from headrace.demo.events import (
     DUPLICATE,
     GOOD,
@@ -15,8 +17,9 @@ from headrace.demo.events import (
     Shop,
     replay,
 )
-from headrace.demo.expected import STALE_AFTER_MS, WATERMARK_MS, Totals, expect, window_of
+from headrace.demo.expected import STALE_AFTER_MS, WATERMARK_MS, WINDOW_MS, Totals, expect, window_of
 from headrace.demo.feed import CATCH_UP, TICKS_AT_ONCE_MAX, pause_s
+from headrace.demo.run import opened_ms
 
 START_MS = 1_800_000_000_000
 EVENTS = list(replay(7, START_MS, 1_000, 1_200))
@@ -105,6 +108,13 @@ ASKING_MS = 500
 def test_the_watermark_waits_for_whatever_a_failover_holds_back() -> None:
     ahead_ms = TICKS_AT_ONCE_MAX * TICK_MS + CATCH_UP * ASKING_MS
     assert LATE_MS_MAX + ahead_ms <= WATERMARK_MS
+
+
+@pytest.mark.parametrize("started_ms", [START_MS, START_MS + 1, START_MS + WINDOW_MS // 2, START_MS + WINDOW_MS - 1])
+def test_the_first_window_is_whole_and_has_ended_when_the_demo_starts(started_ms: int) -> None:
+    first_ms = opened_ms(started_ms)
+    assert window_of(first_ms) == first_ms, "events fill it from its beginning"
+    assert started_ms - WINDOW_MS < first_ms + WINDOW_MS <= started_ms
 
 
 def test_a_feed_that_stood_still_catches_up_but_not_at_once() -> None:

@@ -59,6 +59,22 @@ def test_every_broker_is_shown_on_a_narrow_terminal(status: Status) -> None:
     assert "● :27119  ○ :27120 killed  ● :27121" in shown(status, 80, 24)
 
 
+def test_a_run_past_its_time_does_not_count_against_it(status: Status) -> None:
+    assert "of 1:00" in shown(status, 80, 24)
+    status.started_s -= 61
+    assert "running  1:01  " in shown(status, 80, 24) and "of 1:00" not in shown(status, 80, 24)
+
+
+def test_what_came_before_the_feed_has_times_below_zero(status: Status) -> None:
+    status.started_s -= 3
+    status.note("brokers are ready")
+    status.begin()
+    (_, early), (at_s, text) = status.notes
+    assert text == "brokers are ready" and -0.5 < at_s <= 0 and early.startswith("kill")
+    assert status.notes[0][0] < -2.5 and status.elapsed_s < 0.5
+    assert "0:00 brokers are ready" in shown(status, 120, 40)
+
+
 KEYS = "k: kill -9 a broker   w: a worker joins   l: a worker leaves   q: end"
 
 

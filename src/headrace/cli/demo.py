@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
 from headrace.client.errors import ClientError
 from headrace.demo.brokers import LocalBrokers
@@ -123,7 +124,13 @@ async def perform(run: Run, out: Console) -> list[Check]:
 def conclude(out: Console, run: Run, checks: Sequence[Check], report: Path | None) -> int:
     for check in checks:
         mark = "[green]kept[/]  " if check.kept else "[bold red]BROKEN[/]"
-        out.print(f"{mark} [bold]{check.name}[/]: {check.detail}", soft_wrap=True)
+        found = f"[bold]{check.name}[/]: {check.detail}"
+        if out.is_terminal:
+            row = Table.grid(padding=(0, 1))
+            row.add_row(mark, found)
+            out.print(row)
+        else:  # in a log, each is one line
+            out.print(f"{mark} {found}", soft_wrap=True)
     kept = bool(checks) and all(check.kept for check in checks)
     if run.spark is None:
         out.print(f"Spark: {run.status.spark}", markup=False)

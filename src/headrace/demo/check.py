@@ -95,7 +95,7 @@ def check_rejects(expected: Expected, ledger: Ledger, letters: Iterable[Record])
         f" {len(wrong):,} wrong, {again:,} there again"
     )
     examples = [*wrong, *(f"{record} is missing" for record in missing)][:EXAMPLES_MAX]
-    return Check("rejects in the topic", not missing and not wrong, "; ".join([detail, *examples]))
+    return Check("rejects in the topic, at least once", not missing and not wrong, "; ".join([detail, *examples]))
 
 
 def _was_sent(ledger: Ledger, origin: Origin, record: KeyValue) -> bool:

@@ -106,7 +106,9 @@ def _head(status: Status, *, roomy: bool) -> Panel:
         # All are on this machine: where there is little room, the port tells them apart.
         address = node.address if roomy else f":{node.address.rpartition(':')[2]}"
         brokers.append(f"{address}{' ' + node.note if node.note else ''}  ", style=colour if not node.is_up else "")
-    clock = _clock(status.elapsed_s) + (f" of {_clock(status.limit_s)}" if status.limit_s else "")
+    clock = _clock(status.elapsed_s)
+    if status.limit_s and status.elapsed_s <= status.limit_s:
+        clock += f" of {_clock(status.limit_s)}"
     text = Text.assemble(("Headrace ", "bold cyan"), ("demo  ", "bold"), (f"{status.phase}  {clock}  ", "dim"), brokers)
     # In the border, so that no terminal is too small for them.
     return Panel(text, border_style="cyan", subtitle=status.keys or None, subtitle_align="left")
@@ -365,7 +367,7 @@ def _values(series: Series) -> list[float]:
 
 
 def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, rest = divmod(max(0, int(seconds)), 60)
     return f"{minutes}:{rest:02}"
 
 

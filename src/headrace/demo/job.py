@@ -222,6 +222,8 @@ def settings(options: dict[str, Any]) -> dict[str, str]:
         f"-Djava.io.tmpdir={options['scratch']}",
         # The second compiler pays off after minutes; until then it takes the processors that the batches want.
         "-XX:TieredStopAtLevel=1",
+        # A collector without threads of its own beside the batches starts sooner, and the heap is small.
+        "-XX:+UseSerialGC",
     ]
     return {
         "spark.sql.shuffle.partitions": "2",

@@ -43,6 +43,7 @@ svg .m { stroke: var(--bad); stroke-dasharray: 4 3; stroke-width: 1.5; }
   .checks td { display: block; width: auto; border: 0; padding: 0; }
   .checks tr { display: block; border-bottom: 1px solid var(--line); padding: .5rem 0; }
   .checks th { display: none; }
+  .members { font-size: 13px; }
 }
 @media print {
   :root { color-scheme: light; --soft: #444; }
@@ -211,7 +212,7 @@ def _members(status: Status) -> str:
         for name, partitions, got in group.members
     ]
     return (
-        "<table><tr><th>group</th><th>member</th><th>partitions at the end</th>"
+        "<table class='members'><tr><th>group</th><th>member</th><th>partitions<small>at the end</small></th>"
         f"<th class='n'>records</th></tr>{''.join(rows)}</table>"
     )
 

@@ -106,6 +106,12 @@ class Status:
         """Since the program was started."""
         return time.monotonic() - self.born_s
 
+    def begin(self) -> None:
+        """The feed starts: from now on everything is counted from here. What came before has times below zero."""
+        before_s = self.elapsed_s
+        self.started_s += before_s
+        self.notes = deque(((at_s - before_s, text) for at_s, text in self.notes), maxlen=NOTES_MAX)
+
     def note(self, text: str) -> None:
         self.notes.append((self.elapsed_s, text))
 
