@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from headrace.client.errors import ClientError
 from headrace.client.net.cluster import Broker
 from headrace.terminal import print_table, size_text
 from tests.compat.process import HeadraceProcess
+from tests.documents import ROOT, blocks, forms
 from tests.reference.apache import free_ports
 from tests.unit.client.fake import FakeBroker
 
@@ -369,4 +371,9 @@ def test_the_demo_ends_well_and_cleans_up(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "All is right: 20,000 records" in done.stdout and "kill -9" in done.stdout
+    # The first thing that a new user reads is what a new user gets.
+    (readme,) = (block for block in blocks(ROOT / "README.md") if "headrace demo --quick" in block.commands)
+    (shown,) = (answer for command, answer in readme.transcript if command == "headrace demo --quick")
+    pattern = r"\n".join(".*" if line == "..." else re.escape(line) for line in forms(shown))
+    assert re.fullmatch(pattern, "\n".join(forms(done.stdout.splitlines())), re.S), done.stdout
     assert list(tmp_path.iterdir()) == []
