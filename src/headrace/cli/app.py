@@ -5,13 +5,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
 from headrace.cli import cluster, config, dlq, doctor, group, log, pipeline, topic, transaction, zookeeper
 from headrace.cli.command_config import take_command_config
 from headrace.cli.output import JSON, command_group, print_json
+from headrace.cli.plain_help import SectionedGroup
 from headrace.cli.records import consume, produce
 from headrace.cli.run import run_app
 from headrace.cli.tools import archive
@@ -23,9 +24,21 @@ from headrace.client.errors import ClientError
 from headrace.protocol.primitives import ProtocolError
 from headrace.version import __version__
 
+
+class Headrace(SectionedGroup):
+    sections: ClassVar = {
+        "See it": ("demo", "tour"),
+        "Run it": ("up", "down", "logs", "format", "zookeeper"),
+        "Records": ("produce", "consume", "export", "import", "mirror", "sql", "bench"),
+        "Your programs": ("run", "dlq", "pipeline"),
+        "Look after it": ("doctor", "top", "topic", "group", "transaction", "cluster", "config", "log", "version"),
+    }
+
+
 app = command_group(
     "Kafka's job in Python: a broker that every Kafka client can use, and the tools around it.",
     name="headrace",
+    cls=Headrace,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

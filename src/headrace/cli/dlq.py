@@ -13,7 +13,7 @@ from headrace.client.errors import ClientError, ConnectionRefused
 from headrace.listeners.dead_letters import DeadLetters, Letter, Replayed
 from headrace.terminal import print_table
 
-app = command_group("Look at dead letters, and send them back to where they failed.", no_args_is_help=True)
+app = command_group("Look at dead letters, and send them back.", no_args_is_help=True)
 
 TOPIC = typer.Argument(
     ..., metavar="TOPIC", help="The topic of the dead letters.", show_default=False, autocompletion=topic_names

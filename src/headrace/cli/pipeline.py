@@ -18,7 +18,7 @@ from headrace.terminal import print_table
 if TYPE_CHECKING:
     from headrace.spark.pipelines.run.registry import RunView
 
-app = command_group("Data pipelines on Spark, from and to topics, files and tables.", no_args_is_help=True)
+app = command_group("Data pipelines on Spark: topics, files, tables.", no_args_is_help=True)
 
 SPEC = typer.Argument(
     None, metavar="SPEC", help="The spec, or its folder. Default: pipeline.yaml here.", show_default=False

@@ -1,11 +1,11 @@
 """Help in one style: what a word means, and not the type or the bounds that Python gives it."""
 
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 _TYPE = re.compile(r" <[^>]*>$")
 _BOUNDS = re.compile(
@@ -33,6 +33,28 @@ class PlainCommand(TyperCommand):
 def without_bounds(text: str) -> str:
     """`How many.  [default: 3; 1<=x<=9]` -> `How many.  [default: 3]`."""
     return _BOUNDS.sub("", text)
+
+
+class SectionedGroup(TyperGroup):
+    """A group whose help has its commands under headings, in the order of `sections`; others come last."""
+
+    sections: ClassVar[Mapping[str, Sequence[str]]] = {}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        known = [name for names in self.sections.values() for name in names]
+        return sorted(super().list_commands(ctx), key=lambda name: known.index(name) if name in known else len(known))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        left = self.list_commands(ctx)
+        headed = [(heading, [name for name in names if name in left]) for heading, names in self.sections.items()]
+        headed.append(("Others", [name for name in left if not any(name in names for _, names in headed)]))
+        width = max(map(len, left))
+        for heading, names in headed:
+            if names:
+                room = formatter.width - width - 6
+                rows = [(name.ljust(width), self.commands[name].get_short_help_str(room)) for name in names]
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
 
 
 class CommandGroup(typer.Typer):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from headrace import __version__
 from headrace.cli import doctor
@@ -166,11 +167,17 @@ def test_help_names_every_command(command: Command) -> None:
         assert name in out
 
 
-def every_command(words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    yield words
-    listed = help_at_80_columns(words).partition("Commands:\n")[2]
-    for line in filter(None, map(str.strip, listed.splitlines())):
-        yield from every_command((*words, line.split()[0]))
+def every_command() -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    """The words of each command, and the names of those under it."""
+    from headrace.cli.app import app
+
+    def walk(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+        below = getattr(command, "commands", {})
+        yield words, list(below)
+        for name, one in below.items():
+            yield from walk((*words, name), one)
+
+    yield from walk((), typer.main.get_command(app))
 
 
 def help_at_80_columns(words: tuple[str, ...]) -> str:
@@ -187,13 +194,17 @@ def help_at_80_columns(words: tuple[str, ...]) -> str:
 
 def test_help_fits_a_terminal_and_cuts_nothing_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    commands = list(every_command())
+    commands = dict(every_command())
     assert ("cluster", "quorum", "remove") in commands and ("up",) in commands
-    for words in commands:
+    for words, below in commands.items():
         lines = help_at_80_columns(words).splitlines()
         assert [line for line in lines if len(line) > 80 or "…" in line] == [], words
-        listed = lines[lines.index("Commands:") :] if "Commands:" in lines else []
-        assert [line for line in listed if line.endswith("...")] == [], words
+        listed = [line for line in lines if line.startswith("  ") and line.split()[0] in below]
+        assert len(listed) >= len(below) and [line for line in listed if line.endswith("...")] == [], words
+
+
+def test_every_command_has_its_place_in_the_help() -> None:
+    assert "Others:" not in help_at_80_columns(())
 
 
 @pytest.mark.parametrize("words", [["version"], ["--version"]])

@@ -49,7 +49,7 @@ def export_topic(
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
-    """Write a topic's records to a file, with everything that belongs to them.
+    """Write a topic's records to a file, with all they have.
 
     Partition, offset, timestamp, key, value and headers are kept byte for byte. The file gets its name when it is
     whole; until then it grows in FILE.partial, and the same command goes on there after an interruption.
@@ -124,10 +124,11 @@ def import_file(
     bootstrap: str = BOOTSTRAP,
     as_json: bool = JSON,
 ) -> None:
-    """Write the records of an exported file to a topic, each to its partition, with its time.
+    """Write the records of an exported file to a topic.
 
-    The brokers give new offsets; where they differ from those in the file is told. Interrupted, the same command goes
-    on behind what is there; a file that was imported already is not imported twice.
+    Each goes to its partition, with its time. The brokers give new offsets; where they differ from those in the file
+    is told. Interrupted, the same command goes on behind what is there; a file that was imported already is not
+    imported twice.
     """
     if codec not in ("none", "gzip", "snappy", "lz4", "zstd"):
         raise ClientError(f"--codec {codec}: write none, gzip, snappy, lz4 or zstd")

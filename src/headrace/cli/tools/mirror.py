@@ -55,7 +55,7 @@ def mirror(
     target_config: Path | None = typer.Option(None, "--target-config", metavar="FILE", help="The same for the target."),
     as_json: bool = typer.Option(False, "--json", help="Print the state as a JSON object per line."),
 ) -> None:
-    """Copy topics from one cluster to another, and go on with what comes.
+    """Copy topics to another cluster, and go on with what comes.
 
     Partitions, order, keys, values, headers and times are kept; topics are created, and follow the source in partitions
     and options. Where the copy is, is stored in the target with the records: kill it and start it again as you like.

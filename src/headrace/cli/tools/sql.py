@@ -35,7 +35,9 @@ def sql(
     bootstrap: str = BOOTSTRAP,
     as_json: bool = typer.Option(False, "--json", help="Print a JSON object per line."),
 ) -> None:
-    """Query topics: headrace sql "select key, count(*) from orders group by key".
+    """Query topics with SQL.
+
+    For instance: headrace sql "select key, count(*) from orders group by key"
 
     A topic has the columns topic, partition, "offset", timestamp, key, value, headers, key_bytes and value_bytes. value
     is JSON: value->>'amount'. Of what WHERE says of partition, "offset" and timestamp, only that is read. A topic whose
