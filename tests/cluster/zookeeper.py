@@ -1,7 +1,7 @@
 """Real ZooKeeper processes for clusters of tests, and a look at their znodes."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,13 @@ CHROOT = "/kafka"
 
 
 @contextmanager
-def ensemble(folder: Path, servers: int = 1) -> Iterator[Ensemble]:
+def ensemble(
+    folder: Path, servers: int = 1, options: Sequence[str] = (), system_properties: Sequence[str] = ()
+) -> Iterator[Ensemble]:
     """Running; skips the test where ZooKeeper cannot run."""
     pytest.importorskip("kazoo")
-    found = Ensemble(folder, list(free_ports(servers if servers == 1 else 3 * servers)))
+    ports = list(free_ports(servers if servers == 1 else 3 * servers))
+    found = Ensemble(folder, ports, options, system_properties)
     try:
         found.start()
     except Unavailable as missing:

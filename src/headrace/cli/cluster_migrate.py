@@ -70,6 +70,7 @@ def migrate(
     Topics, ids, options, records, groups, producer ids and epochs stay. Asks before it changes anything. If it is
     interrupted, run it again. The old quorum is left as it is.
     """
+    from headrace.broker.runtime import StartupError
     from headrace.quorum import QuorumError
     from headrace.quorum.migration.moving import AlreadyThere
     from headrace.quorum.zookeeper.client import ZooKeeperError
@@ -88,7 +89,7 @@ def migrate(
                 raise
             facts = {"to": to.value, "done": True}
             _print_next(place, to, options, chosen, print if not as_json else lambda line: None)
-    except (ConfigError, QuorumError, ZooKeeperError) as error:
+    except (ConfigError, StartupError, QuorumError, ZooKeeperError) as error:
         raise ClientError(str(error)) from None
     except OSError as error:
         raise ClientError(f"cannot use {error.filename}: {error.strerror}") from None
@@ -177,7 +178,7 @@ async def _run(
     yes: bool,
     quiet: bool,
 ) -> dict[str, Any]:
-    from headrace.broker.cluster.opening import zookeeper_options
+    from headrace.broker.cluster.zookeeper_security import zookeeper_options
     from headrace.quorum.migration import moving
     from headrace.quorum.migration.nodes import locked
     from headrace.quorum.zookeeper.session import KazooSession

@@ -273,6 +273,11 @@ class BrokerConfig:
         found: str | None = self["zookeeper.connect"]
         return found or None
 
+    @property
+    def _logs_in_to_zookeeper(self) -> bool:
+        by_certificate = self["zookeeper.ssl.client.enable"] and self["zookeeper.ssl.keystore.location"]
+        return bool(self["zookeeper.sasl.jaas.config"] or self["zookeeper.digest"] or by_certificate)
+
     @cached_property
     def max_connections_per_ip_overrides(self) -> dict[str, int]:
         """`host:count,...`; the count is after the last colon, so that IPv6 addresses work."""
@@ -390,6 +395,14 @@ class BrokerConfig:
                 raise ConfigError(f"{name}: set this or zookeeper.connect, not both: metadata is in one place")
         if self.roles != {"broker", "controller"}:
             raise ConfigError("process.roles: with zookeeper.connect every node is broker,controller; leave it out")
+        if self["zookeeper.set.acl"] and not self._logs_in_to_zookeeper:
+            raise ConfigError(
+                "zookeeper.set.acl: znodes can belong to nobody who does not log in; set zookeeper.sasl.jaas.config,"
+                " zookeeper.digest, or zookeeper.ssl.client.enable with zookeeper.ssl.keystore.location"
+            )
+        digest = self["zookeeper.digest"]
+        if digest and ":" not in digest:
+            raise ConfigError("zookeeper.digest: write it as user:password")
         servers, slash, chroot = connect.partition("/")
         for server in servers.split(","):
             _, colon, port = server.strip().rpartition(":")

@@ -83,9 +83,19 @@ def _fetch(folder: Path) -> None:
 class Server:
     """One server of an ensemble. `write` first; `start` returns at once, `wait_ready` when it serves."""
 
-    def __init__(self, folder: Path, server_id: int, client_port: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        server_id: int,
+        client_port: int,
+        options: Sequence[str] = (),
+        system_properties: Sequence[str] = (),
+    ) -> None:
+        """`options` are further lines of zoo.cfg, `system_properties` name=value."""
         self.id = server_id
         self.port = client_port
+        self._options = options
+        self._system_properties = system_properties
         self._folder = folder / f"server-{server_id}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -111,14 +121,14 @@ class Server:
             f"tickTime={TICK_MS}", "initLimit=20", "syncLimit=10", f"dataDir={data}", f"clientPort={self.port}",
             f"clientPortAddress={LOOPBACK}", "admin.enableServer=false", "maxClientCnxns=0",
             "maxSessionTimeout=60000", "minSessionTimeout=1000", "4lw.commands.whitelist=srvr,ruok,stat",
-            *others,
+            *others, *self._options,
         ]  # fmt: skip
         (self._folder / "zoo.cfg").write_text("".join(f"{line}\n" for line in lines))
 
     def start(self) -> None:
         command = [
             java(), *JVM, "-Dzookeeper.jmx.log4j.disable=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-            "-cp", class_path(), MAIN, str(self._folder / "zoo.cfg"),
+            *(f"-D{one}" for one in self._system_properties), "-cp", class_path(), MAIN, str(self._folder / "zoo.cfg"),
         ]  # fmt: skip
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
@@ -167,10 +177,19 @@ class Server:
 class Ensemble:
     """`servers` of them, on the ports given: one for clients each and, of more than one, two for each other."""
 
-    def __init__(self, folder: Path, ports: Sequence[int]) -> None:
-        """One port for a server that is alone, three for each of several."""
+    def __init__(
+        self,
+        folder: Path,
+        ports: Sequence[int],
+        options: Sequence[str] = (),
+        system_properties: Sequence[str] = (),
+    ) -> None:
+        """One port for a server that is alone, three for each of several. The rest is as `Server` takes it."""
         count = 1 if len(ports) == 1 else len(ports) // 3
-        self.servers = [Server(folder.absolute(), index + 1, port) for index, port in enumerate(ports[:count])]
+        self.servers = [
+            Server(folder.absolute(), index + 1, port, options, system_properties)
+            for index, port in enumerate(ports[:count])
+        ]
         between = list(zip(ports[count::2], ports[count + 1 :: 2])) if count > 1 else []
         self._lines = [f"server.{n}={LOOPBACK}:{a}:{b}" for n, (a, b) in enumerate(between, 1)]
 

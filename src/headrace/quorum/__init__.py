@@ -127,6 +127,11 @@ class Quorum(Protocol):
         """Whether a broker is there as far as the quorum keeps track of that. Asked of the active controller's."""
         ...
 
+    def give_way(self) -> bool:
+        """Asked of the active controller's, when most brokers that are present are silent to it: let another decide,
+        whom they may reach. False where the quorum takes care of that by itself."""
+        ...
+
     def on_request(self, listener: RequestListener) -> None:
         """Who answers what is asked for by way of the place where metadata is kept, while this node is the active
         controller."""

@@ -200,6 +200,10 @@ class KraftQuorum:
     def is_present(self, broker_id: int) -> bool:
         return True
 
+    def give_way(self) -> bool:
+        """A leader that most voters do not fetch from resigns in any case."""
+        return False
+
     def on_request(self, listener: RequestListener) -> None:
         """None is ever made but by clients."""
 

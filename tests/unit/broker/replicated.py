@@ -193,7 +193,7 @@ def no_quorum(node_id: int) -> Any:
     return SimpleNamespace(
         node_id=node_id, kraft_version=1, is_active=False, is_starved=False, hears_changes=True, on_failure=None,
         listen=lambda listener: None, on_leadership=lambda listener: None, on_departure=lambda listener: None,
-        on_request=lambda listener: None,
+        on_request=lambda listener: None, give_way=lambda: False,
         changed=lambda *_: None,
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from headrace.broker.cluster.zookeeper_security import zookeeper_options
 from headrace.broker.metadata_cache import MetadataCache
 from headrace.broker.runtime import Runtime, StartupError
 from headrace.clock import Clock
@@ -17,7 +18,6 @@ from headrace.quorum.opening import open_quorum
 from headrace.quorum.options import KraftOptions
 from headrace.quorum.snapshots import Voter
 from headrace.quorum.zookeeper.opening import open_zookeeper
-from headrace.quorum.zookeeper.session import ZooKeeperOptions
 from headrace.raft.types import RaftOptions
 from headrace.storage.manager import LogDirError, LogManager
 
@@ -131,14 +131,6 @@ def tell_notes(logs: LogManager) -> None:
     for note in logs.notes:
         logger.warning("%s", note)
     logs.notes.clear()
-
-
-def zookeeper_options(config: BrokerConfig) -> ZooKeeperOptions:
-    """What a configuration says of the way to ZooKeeper."""
-    assert config.zookeeper_connect is not None, "asked by whoever has seen it"
-    return ZooKeeperOptions(
-        config.zookeeper_connect, config["zookeeper.session.timeout.ms"], config["zookeeper.connection.timeout.ms"]
-    )
 
 
 def quorum_options(config: BrokerConfig) -> KraftOptions:

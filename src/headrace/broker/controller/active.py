@@ -283,10 +283,22 @@ class ActiveController:
             self._sessions.forgive(late_ms, now_ms)
         while (session := self._sessions.expired(now_ms)) is not None:
             self._sessions.forget(session.broker_id)
+            if self._is_alone(now_ms) and self.quorum.give_way():
+                return
             self._tasks.spawn(
                 self._fence(session.broker_id, session.epoch, f"silent for {self._sessions.timeout_ms} ms")
             )
         self._watch_expiry()
+
+    def _is_alone(self, now_ms: int) -> bool:
+        """Whether most of the brokers that the quorum says are there have fallen silent: then the one that is cut off
+        is this node."""
+        there = [broker for broker in self.quorum.tip.brokers.values() if self.quorum.is_present(broker.id)]
+        heard = sum(
+            broker.id == self.quorum.node_id or self._sessions.alive(broker.id, broker.epoch, now_ms)
+            for broker in there
+        )
+        return 2 * heard < len(there)
 
     async def _fence(self, broker_id: int, epoch: int, reason: str) -> None:
         if not self._active:

@@ -73,6 +73,9 @@ class ZooKeeperQuorum:
         self._address = address
         self._clock = clock
         self._min_insync_replicas = min_insync_replicas
+        self._session_timeout_ms = session_timeout_ms
+        self._not_before_ms = -1
+        """When this node may run for controller again."""
         self._presence = Presence(session, identity, clock, session_timeout_ms)
         self._watch = ControllerWatch(network, self.peer_gone)
         self._ways_in = WaysIn(session, self, clock, self._look_later)
@@ -161,6 +164,17 @@ class ZooKeeperQuorum:
     def on_leadership(self, listener: LeadershipListener) -> None:
         self._leadership_listeners.append(listener)
 
+    def give_way(self) -> bool:
+        """Its session lives, so that nobody else would take over. Others get the time of a session to do so."""
+        if self._tip is None or self._fence is None:
+            return False
+        self._not_before_ms = self._clock.monotonic_ms() + self._session_timeout_ms
+        sent = self._session.multi([self._fence, Delete(paths.CONTROLLER)])
+        self._stop_leading("most brokers are there, and silent to it alone")
+        sent.add_done_callback(lambda _: self._wake.set())
+        self._tell_leadership()
+        return True
+
     def on_request(self, listener: RequestListener) -> None:
         self._ways_in.answer = listener
 
@@ -226,8 +240,11 @@ class ZooKeeperQuorum:
             self._look_later()
         found = await session.get(paths.CONTROLLER, watch=True)
         if found is None and self._address is not None and not self._closed:
-            await self._run_for_controller(self._address)
-            found = await session.get(paths.CONTROLLER, watch=True)
+            if self._clock.monotonic_ms() < self._not_before_ms:
+                self._look_later()
+            else:
+                await self._run_for_controller(self._address)
+                found = await session.get(paths.CONTROLLER, watch=True)
         epoch = await session.get(paths.CONTROLLER_EPOCH)
         self._epoch = int(epoch[0]) if epoch is not None else 0
         mine = found is not None and found[1].owner == session.id

@@ -4,11 +4,12 @@ import asyncio
 import logging
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Sequence
+from ssl import SSLContext
 from typing import Any, NamedTuple
 
 from headrace.quorum import QuorumError
 from headrace.quorum.zookeeper import paths
-from headrace.quorum.zookeeper.client import Disconnected, Refused, Stat
+from headrace.quorum.zookeeper.client import Disconnected, Refused, Stat, ZooKeeperError
 from headrace.quorum.zookeeper.operations import Check, Create, Delete, Operation, Set
 
 logger = logging.getLogger("headrace.zookeeper")
@@ -18,6 +19,13 @@ CLOSE_S = 5.0
 INSTALL = "ZooKeeper needs kazoo: pip install 'headrace[zookeeper]'"
 
 
+class Login(NamedTuple):
+    scheme: str
+    """`digest`, which is ZooKeeper's own, or `sasl`: DIGEST-MD5."""
+    user: str
+    password: str
+
+
 class ZooKeeperOptions(NamedTuple):
     """The zookeeper.* options."""
 
@@ -25,6 +33,10 @@ class ZooKeeperOptions(NamedTuple):
     """host:port,.../chroot."""
     session_timeout_ms: int = 6_000
     connection_timeout_ms: int = 6_000
+    tls: Callable[[], SSLContext] | None = None
+    login: Login | None = None
+    set_acl: bool = False
+    """Whether what is made belongs to `login`, or to the certificate that `tls` shows."""
 
 
 class KazooSession:
@@ -34,6 +46,8 @@ class KazooSession:
         try:
             from kazoo.client import KazooClient, KazooState
             from kazoo.retry import KazooRetry
+
+            from headrace.quorum.zookeeper.kazoo_security import Acls, TlsHandler, login_options
         except ImportError:
             raise QuorumError(INSTALL) from None
         self._options = options
@@ -42,17 +56,22 @@ class KazooSession:
         self._connected_state = KazooState.CONNECTED
         servers, slash, chroot = options.connect.partition("/")
         self._chroot = slash + chroot
+        self._handler = TlsHandler(options.tls)
+        self._acls = Acls(options.set_acl)
         self._client: Any = KazooClient(
             hosts=servers,
             timeout=options.session_timeout_ms / 1000,
             connection_retry=KazooRetry(max_tries=-1, delay=RETRY_S_MIN, backoff=2, max_delay=RETRY_S_MAX),
             logger=_quiet_logger(),
+            handler=self._handler,
+            use_ssl=options.tls is not None,
+            **login_options(options.login),
         )
         self._client.add_listener(self._state_changed)
 
     def open(self, *, prepare: bool = True) -> None:
         """Connect and, to `prepare`, make the nodes that everything else hangs from. Blocks; raises QuorumError."""
-        from kazoo.exceptions import KazooException
+        from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError
         from kazoo.handlers.threading import KazooTimeoutError
 
         at = self._options.connect
@@ -63,9 +82,20 @@ class KazooSession:
                 self.prepare()
         except KazooTimeoutError:
             self._stop()
+            why = self._handler.failure or "start one, or set zookeeper.connect"
             raise QuorumError(
-                f"no ZooKeeper answers at {at} within {self._options.connection_timeout_ms} ms; start one, or set"
-                " zookeeper.connect"
+                f"no ZooKeeper answers at {at} within {self._options.connection_timeout_ms} ms; {why}"
+            ) from None
+        except AuthFailedError:
+            self._stop()
+            raise QuorumError(
+                f"ZooKeeper at {at} does not let this node log in: check zookeeper.sasl.jaas.config or zookeeper.digest"
+            ) from None
+        except NoAuthError:
+            self._stop()
+            raise QuorumError(
+                f"ZooKeeper at {at} has znodes that belong to another login: use the same for all nodes"
+                " (zookeeper.sasl.jaas.config, zookeeper.digest, or a certificate)"
             ) from None
         except (KazooException, OSError) as error:
             self._stop()
@@ -76,10 +106,10 @@ class KazooSession:
         if self._chroot:
             # Kazoo takes a chroot for granted, and cannot make it once it has been told of it.
             self._client.chroot = ""
-            self._client.ensure_path(self._chroot)
+            self._client.ensure_path(self._chroot, acl=self._acls.of("/"))
             self._client.chroot = self._chroot
         for path in paths.PERSISTENT:
-            self._client.ensure_path(path)
+            self._client.ensure_path(path, acl=self._acls.of(path))
 
     def ensure(self, path: str, data: bytes) -> bytes:
         """What stands at `path`, after `data` was put there if nothing was. Blocks; raises QuorumError."""
@@ -87,7 +117,7 @@ class KazooSession:
 
         try:
             try:
-                self._client.create(path, data)
+                self._client.create(path, data, acl=self._acls.of(path))
                 return data
             except NodeExistsError:
                 found: bytes = self._client.get(path)[0]
@@ -172,7 +202,7 @@ class KazooSession:
         for operation in operations:
             match operation:
                 case Create(path, data, ephemeral, sequence):
-                    transaction.create(path, data, ephemeral=ephemeral, sequence=sequence)
+                    transaction.create(path, data, self._acls.of(path), ephemeral=ephemeral, sequence=sequence)
                 case Set(path, data, version):
                     transaction.set_data(path, data, version)
                 case Delete(path, version):
@@ -193,7 +223,7 @@ class KazooSession:
     def _settle(
         self, answer: "Future[Any]", result: Any, when_missing: Callable[[], Any] | None, value: Callable[[Any], Any]
     ) -> None:
-        from kazoo.exceptions import NoNodeError
+        from kazoo.exceptions import NoAuthError, NoNodeError
 
         if answer.done():
             return
@@ -208,6 +238,8 @@ class KazooSession:
                 answer.set_result(None)
             else:
                 when_missing().rawlink(lambda done: self._to_loop(self._settle_missing, answer, done))
+        elif isinstance(error, NoAuthError):
+            answer.set_exception(ZooKeeperError("this login may not read or change what is there (NoAuth)"))
         else:
             answer.set_exception(Disconnected(f"{type(error).__name__}: {error}"))
 
