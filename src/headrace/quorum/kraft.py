@@ -16,17 +16,18 @@ from headrace.clock import Clock
 from headrace.errors import Err, KafkaError
 from headrace.metadata.delta import Delta
 from headrace.metadata.difference import difference
-from headrace.metadata.image import Endpoint, Image
+from headrace.metadata.image import Image
 from headrace.metadata.loader import Loader
 from headrace.metadata.outcome import RECORDS_PER_BATCH_MAX, Outcome
 from headrace.metadata.records import Record
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
-from headrace.quorum import DepartureListener, LeadershipListener, Listener, Network, QuorumError, RequestListener
+from headrace.quorum import LeadershipListener, Listener, Network, QuorumError
 from headrace.quorum.cleaning import SnapshotKeeper
 from headrace.quorum.downloading import finish, store_chunk
 from headrace.quorum.driver import Driver
 from headrace.quorum.folder import Identity, Layout, read_bootstrap
+from headrace.quorum.known_by_heartbeats import KnownByHeartbeats
 from headrace.quorum.leading import Pending, Tip, bootstrap, build_batch, is_new
 from headrace.quorum.loading import Applied, Loaded, apply_log, check_features
 from headrace.quorum.metadata_log import Damaged, encode_control_records
@@ -62,7 +63,7 @@ logger = logging.getLogger("headrace.quorum")
 RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
-class KraftQuorum:
+class KraftQuorum(KnownByHeartbeats):
     """See the module. Opened by `opening.open_quorum`; `start` lets it take part."""
 
     hears_changes = True  # from the controllers themselves
@@ -193,22 +194,6 @@ class KraftQuorum:
     def on_leadership(self, listener: LeadershipListener) -> None:
         """From the next change on. What is known already: `leader_id`, `leader_epoch`, `is_active`."""
         self._leadership_listeners.append(listener)
-
-    async def announce(self, endpoints: Sequence[Endpoint], rack: str | None) -> None:
-        """Brokers are known by their registration and heartbeats only."""
-
-    def is_present(self, broker_id: int) -> bool:
-        return True
-
-    def give_way(self) -> bool:
-        """A leader that most voters do not fetch from resigns in any case."""
-        return False
-
-    def on_request(self, listener: RequestListener) -> None:
-        """None is ever made but by clients."""
-
-    def on_departure(self, listener: DepartureListener) -> None:
-        """None is ever told: heartbeats and sessions are the controller's own."""
 
     async def caught_up(self) -> None:
         """Until `image` has all that was committed when this node joined: what it shows before may be long out of
