@@ -19,6 +19,7 @@ from headrace.cli.tools import archive
 from headrace.cli.tools.bench import bench
 from headrace.cli.tools.mirror import mirror
 from headrace.cli.tools.sql import sql
+from headrace.cli.tools.top import top
 from headrace.cli.tour import tour
 from headrace.client.errors import ClientError
 from headrace.protocol.primitives import ProtocolError
@@ -119,6 +120,7 @@ app.command("import")(archive.import_file)
 app.command("sql")(sql)
 app.command("bench")(bench)
 app.command("mirror")(mirror)
+app.command("top")(top)
 app.command("tour")(tour)
 
 
