@@ -92,8 +92,6 @@ def _print_segment(segment: dict[str, Any]) -> None:
     print(f"  {trunk}   {since}, written {_when(segment['written_ms'])}; {state}")
     for name, index_bytes in segment["indexes"].items():
         print(f"  {trunk} {name}  {size_text(index_bytes)}  {KINDS[Path(name).suffix]}")
-    if segment["active"] and not segment["indexes"]:
-        print(f"  {trunk} its indexes are in memory, and files once it is closed")
 
 
 def _when(ms: int) -> str:

@@ -10,6 +10,8 @@ OFFSET_DIGITS = 20
 SUMS_SUFFIX = ".indexsum"
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex", SUMS_SUFFIX)
 """All that can be derived from a `.log` file and lies beside it."""
+SHOWN_SUFFIXES = (".index", ".timeindex")
+"""What a segment has from its start, as Kafka's have."""
 SEGMENT_SUFFIXES = (*INDEX_SUFFIXES, ".log")
 """The log file last: a start goes by it."""
 SNAPSHOT_SUFFIX = ".snapshot"

@@ -1,8 +1,9 @@
 """The three sparse indexes beside a segment: offset -> position, timestamp -> offset, aborted transactions.
 
-They live in memory as arrays and reach the disk whole, when the segment is rolled, flushed or closed: after any
-other end, recovery builds them anew. So an entry costs no system call, and no file is ever padded with zeros as
-Kafka's preallocated ones are (those are read all the same).
+They live in memory as arrays and reach the disk whole, when the segment is rolled or closed: after any other end,
+recovery builds them anew. So an entry costs no system call, and no file is ever padded with zeros as Kafka's
+preallocated ones are (those are read all the same). The files of an active segment are there from its start and follow
+every few seconds, for people to look at: nothing reads them.
 
 A file is a hint. `index_sums` tells whether it is the one that was written; where nobody can tell, `check` refuses what
 cannot be true.
@@ -106,10 +107,11 @@ class OffsetIndex:
         del self.offsets[slot:]
         del self.positions[slot:]
 
-    def encode(self) -> bytes:
-        entries = array("i", bytes(OFFSET_ENTRY_BYTES * len(self.offsets)))
-        entries[0::2] = self.offsets
-        entries[1::2] = self.positions
+    def encode(self, first: int = 0) -> bytes:
+        """The entries from `first` on."""
+        entries = array("i", bytes(OFFSET_ENTRY_BYTES * (len(self.offsets) - first)))
+        entries[0::2] = self.offsets[first:]
+        entries[1::2] = self.positions[first:]
         return _big_endian(entries).tobytes()
 
     @classmethod
@@ -158,14 +160,14 @@ class TimeIndex:
         del self.timestamps[slot:]
         del self.offsets[slot:]
 
-    def encode(self) -> bytes:
-        count = len(self.offsets)
+    def encode(self, first: int = 0) -> bytes:
+        """The entries from `first` on."""
         halves = array("i")
-        halves.frombytes(_big_endian(self.timestamps[:]).tobytes())
-        entries = array("i", bytes(TIME_ENTRY_BYTES * count))
+        halves.frombytes(_big_endian(self.timestamps[first:]).tobytes())
+        entries = array("i", bytes(TIME_ENTRY_BYTES * (len(self.offsets) - first)))
         entries[0::3] = halves[0::2]
         entries[1::3] = halves[1::2]
-        entries[2::3] = _big_endian(self.offsets[:])
+        entries[2::3] = _big_endian(self.offsets[first:])
         return entries.tobytes()
 
     @classmethod

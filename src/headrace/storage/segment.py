@@ -5,10 +5,11 @@ them; the log decides what is appended, recovery what is valid.
 """
 
 import zlib
+from contextlib import suppress
 
 from headrace.config import LogConfig
 from headrace.replication.producers import AbortedTransaction
-from headrace.storage.file_names import INDEX_SUFFIXES
+from headrace.storage.file_names import INDEX_SUFFIXES, SHOWN_SUFFIXES
 from headrace.storage.index_sums import NOT_KNOWN
 from headrace.storage.indexes import (
     OFFSET_ENTRY_BYTES,
@@ -53,7 +54,9 @@ class Segment(SegmentReader):
         segment.reset_indexes()
         for suffix in INDEX_SUFFIXES:
             path = segment.path(suffix)
-            if pool.disk.exists(path):
+            if suffix in SHOWN_SUFFIXES:
+                segment._write_file(suffix, b"")
+            elif pool.disk.exists(path):
                 pool.disk.remove(path)
         segment.configure(config)
         return segment
@@ -113,6 +116,36 @@ class Segment(SegmentReader):
             del tail[:drop]
             del self.tail_positions[:drop]
 
+    @property
+    def unshown_entries(self) -> int:
+        """How many entries the offset index has that its file has not."""
+        return len(self._offsets) - self._shown_offsets if self._offsets is not None else 0
+
+    def show_indexes(self) -> None:
+        """Bring the index files of an active segment nearly up to date, for whoever looks at the folder.
+
+        Only what is new is written, and nothing is vouched for: after a crash the active segment's indexes are always
+        built from its log file, and a roll or a clean stop writes them whole. A full disk is no reason to complain.
+        """
+        offsets, times = self.offsets, self.times
+        with suppress(OSError):
+            if len(offsets) > self._shown_offsets:
+                self._append_to(".index", OFFSET_ENTRY_BYTES * self._shown_offsets, offsets.encode(self._shown_offsets))
+                self._shown_offsets = len(offsets)
+            if len(times) > self._shown_times:
+                self._append_to(".timeindex", TIME_ENTRY_BYTES * self._shown_times, times.encode(self._shown_times))
+                self._shown_times = len(times)
+
+    def _append_to(self, suffix: str, size: int, data: bytes) -> None:
+        """Behind `size` bytes; what is there beyond them was of another time."""
+        file = self.disk.open(self.path(suffix), create=True)
+        try:
+            if file.size() != size:
+                file.truncate(size)
+            file.append(data)
+        finally:
+            file.close()
+
     def index_full(self, config: LogConfig) -> bool:
         return (
             len(self.offsets) >= config.segment_index_bytes // OFFSET_ENTRY_BYTES
@@ -162,6 +195,7 @@ class Segment(SegmentReader):
         self._max_timestamp = -1
         self.max_timestamp_offset = -1
         self.first_timestamp = UNKNOWN_TIMESTAMP
+        self._shown_offsets = self._shown_times = 0
         self.bytes_since_index = 0
         self.forget_tail(self.base_offset if self.size == 0 else NEVER)
 
@@ -192,6 +226,7 @@ class Segment(SegmentReader):
         self.forget_tail(offset)
         if len(kept) != len(self.aborted):
             self.replace_aborted(kept)
+        self._shown_offsets = self._shown_times = 0
         self._find_max_timestamp()
         if self.size == 0:
             self.first_timestamp = UNKNOWN_TIMESTAMP

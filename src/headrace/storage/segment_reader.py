@@ -74,6 +74,8 @@ class SegmentReader:
         "_aborted_crc",
         "_max_timestamp",
         "_offsets",
+        "_shown_offsets",
+        "_shown_times",
         "_times",
         "aborted_guessed",
         "base_offset",
@@ -118,6 +120,8 @@ class SegmentReader:
         self._max_timestamp = UNKNOWN_TIMESTAMP
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
+        self._shown_offsets = self._shown_times = 0
+        """How many entries the files are known to have, of those in memory."""
         self._aborted: list[AbortedTransaction] | None = None
         self._aborted_crc = UNREAD
         """What the transaction index must be, while it is not in memory."""
@@ -219,6 +223,7 @@ class SegmentReader:
             self.rebuild_indexes()
             return
         self._offsets, self._times = offsets, times
+        self._shown_offsets, self._shown_times = len(offsets), len(times)
         if sums is not None:
             self._max_timestamp, self.max_timestamp_offset = sums.max_timestamp, sums.max_timestamp_offset
 
@@ -268,6 +273,7 @@ class SegmentReader:
         if self._aborted_crc == UNCHECKED:
             self._aborted_crc = NOT_KNOWN  # it lies beside a file that was wrong
         self._offsets, self._times = found.offsets, found.times
+        self._shown_offsets = self._shown_times = 0
         self._max_timestamp, self.max_timestamp_offset = found.max_timestamp, found.max_timestamp_offset
         self.first_timestamp = found.first_timestamp if self.size else UNKNOWN_TIMESTAMP
         self.bytes_since_index = found.bytes_since_index
@@ -301,6 +307,7 @@ class SegmentReader:
         for suffix, data in ((".index", offsets), (".timeindex", times), (SUMS_SUFFIX, sums.encode())):
             self._write_file(suffix, data)
         self._aborted_crc = sums.aborted_crc
+        self._shown_offsets, self._shown_times = len(self.offsets), len(self.times)
         self.index_dirty = False
 
     def _sum_aborted(self) -> int:

@@ -7,6 +7,7 @@ from headrace.broker.coordinators.lag import LagWatch
 from headrace.broker.coordinators.runtime import GroupCoordinator
 from headrace.broker.coordinators.transactions import TransactionCoordinator
 from headrace.broker.dynamic_config import DynamicBrokerConfig
+from headrace.broker.maintenance.active_indexes import LOOK_MS as INDEXES_MS, ActiveIndexes
 from headrace.broker.maintenance.cleaner import Cleaner
 from headrace.broker.maintenance.freed_memory import LOOK_MS, FreedMemory
 from headrace.broker.maintenance.idle_connections import IdleConnections
@@ -65,6 +66,7 @@ class Maintenance:
         self._lag = lag
         self._idle_connections = idle_connections
         self._freed_memory = freed_memory
+        self._active_indexes = ActiveIndexes(replicas)
         self._timers: dict[str, Cancellable] = {}
         self._stopped = False
         self._lag_expected = 0.0
@@ -83,6 +85,7 @@ class Maintenance:
         self._every("metadata", lambda: METADATA_CHECK_MS, self._quorum.maintain)
         self._every("idle", self._idle_connections.interval_ms, self._idle_connections.check)
         self._every("freed memory", lambda: LOOK_MS, self._freed_memory.run)
+        self._every("active indexes", lambda: INDEXES_MS, self._active_indexes.run)
         self._every("producers", lambda: config["producer.id.expiration.check.interval.ms"], self._producers)
         self._every("offsets", lambda: config["offsets.retention.check.interval.ms"], self._groups.expire)
         ids_ms = config["transaction.remove.expired.transaction.cleanup.interval.ms"]
