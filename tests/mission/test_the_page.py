@@ -23,5 +23,6 @@ def test_the_page_names_every_test_of_the_documents() -> None:
         "test_an_assignment_that_cannot_be_says_what_to_do",
         "test_a_broker_that_is_not_there_gets_no_replica",
         "test_a_page_that_is_not_there_is_refused_before_anything_starts",
+        "test_a_proof_of_what_is_not_there_is_refused_before_anything_starts",
     }
     assert named_in(Path(__file__).parent) - own - bad_input <= set(words_in_code(PAGE))

@@ -13,6 +13,7 @@ from headrace.cli import cluster, config, dlq, doctor, group, log, pipeline, top
 from headrace.cli.command_config import take_command_config
 from headrace.cli.output import JSON, command_group, print_json
 from headrace.cli.plain_help import SectionedGroup
+from headrace.cli.proof import proof
 from headrace.cli.records import consume, produce
 from headrace.cli.run import run_app
 from headrace.cli.tools import archive
@@ -20,7 +21,7 @@ from headrace.cli.tools.bench import bench
 from headrace.cli.tools.mirror import mirror
 from headrace.cli.tools.sql import sql
 from headrace.cli.tools.top import top
-from headrace.cli.tour import tour
+from headrace.cli.tour.command import tour
 from headrace.client.errors import ClientError
 from headrace.protocol.primitives import ProtocolError
 from headrace.version import __version__
@@ -28,7 +29,7 @@ from headrace.version import __version__
 
 class Headrace(SectionedGroup):
     sections: ClassVar = {
-        "See it": ("demo", "tour"),
+        "See it": ("demo", "tour", "proof"),
         "Run it": ("up", "down", "logs", "format", "zookeeper"),
         "Records": ("produce", "consume", "export", "import", "mirror", "sql", "bench"),
         "Your programs": ("run", "dlq", "pipeline"),
@@ -122,6 +123,7 @@ app.command("bench")(bench)
 app.command("mirror")(mirror)
 app.command("top")(top)
 app.command("tour")(tour)
+app.command("proof")(proof)
 
 
 @app.command("format")

@@ -1,7 +1,8 @@
-"""A broker as a child process, started like any user starts one: for the demo."""
+"""Brokers as child processes, started like any user starts them: for the demo, the tour and the proof."""
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.config.broker import ENVIRONMENT_PREFIX
+from headrace.local_cluster.layout import Wish, open_cluster
 from headrace.platform import PORTABLE_VARIABLE
 
 READY = " ready on "
@@ -99,6 +101,15 @@ class BrokerProcess:
     def kill9(self) -> None:
         self._end(signal.SIGKILL)
 
+    def freeze(self) -> None:
+        """As by SIGSTOP: it keeps its connections and says nothing, like one that is overloaded."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+
     def _end(self, how: signal.Signals) -> int:
         process, self.process = self.process, None
         if process is None:
@@ -113,3 +124,33 @@ class BrokerProcess:
         finally:
             if process.stdout is not None:
                 process.stdout.close()
+
+
+class ClusterProcesses:
+    """A cluster laid out in `folder` and run, a process for each node. They end with this process, however it ends."""
+
+    def __init__(self, folder: Path, wish: Wish) -> None:
+        cluster = open_cluster(folder, wish)
+        self.bootstrap = cluster.bootstrap
+        self.folders = {node_id: node.data for node_id, node in cluster.nodes.items()}
+        self.brokers = {
+            node_id: BrokerProcess(node.data, node.log, ["--config", str(node.properties), "--supervised"], node.port)
+            for node_id, node in cluster.nodes.items()
+        }
+
+    def start(self) -> None:
+        """Returns when all serve. Raises RuntimeError with the reason of one that does not."""
+        # All first: a majority of the controllers is needed before any of them is ready.
+        for broker in self.brokers.values():
+            broker.launch()
+        for broker in self.brokers.values():
+            broker.await_ready()
+
+    def lose(self, node_id: int) -> None:
+        """The machine is gone, and its disk with it."""
+        self.brokers[node_id].kill9()
+        shutil.rmtree(self.folders[node_id])
+
+    def close(self) -> None:
+        for broker in self.brokers.values():
+            broker.kill9()
