@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from headrace.cli.dump.report import counted
+from headrace.cli.following import follow_moves
 from headrace.cli.output import BOOTSTRAP, JSON, YES, print_json, with_admin
 from headrace.client.admin.admin import Admin, Resource
 from headrace.client.admin.operations import Move, Operations, TopicPartition
@@ -75,6 +76,9 @@ def reassign(
     ),
     list_moves: bool = typer.Option(False, "--list", help="Show what is moving now."),
     cancel: bool = typer.Option(False, "--cancel", help="Call off what is moving now."),
+    follow: bool = typer.Option(
+        False, "--follow", help="Show how far moves are, whoever began them, until nothing moves."
+    ),
     yes: bool = YES,
     dry: bool = DRY,
     no_wait: bool = NO_WAIT,
@@ -87,11 +91,15 @@ def reassign(
 
     See also `drain` and `balance`.
     """
-    ways = [plan is not None, replication_factor is not None, list_moves, cancel]
+    ways = [plan is not None, replication_factor is not None, list_moves, cancel, follow]
     if sum(ways) != 1:
-        raise ClientError("say one of --plan, --replication-factor, --list, --cancel; or see `drain` and `balance`")
+        raise ClientError(
+            "say one of --plan, --replication-factor, --list, --follow, --cancel; or see `drain` and `balance`"
+        )
     if list_moves:
         return _list(bootstrap, as_json)
+    if follow:
+        return follow_moves(bootstrap, as_json)
     if cancel:
         return _cancel(bootstrap, topics or [], as_json)
 

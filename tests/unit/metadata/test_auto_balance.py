@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from headrace.metadata.balance.auto import Standing, next_moves
+from headrace.metadata.balance.auto import Standing, next_moves, still_right
 from headrace.metadata.balance.plans import Replicas, TopicPartition
 from headrace.metadata.image import Image, Partition
 from headrace.protocol import messages as m
@@ -190,3 +190,43 @@ def test_too_few_brokers_for_the_replication_factor_move_nothing() -> None:
 
 def test_nothing_is_known_of_an_empty_cluster() -> None:
     assert next_moves(Image(), NOBODY, MOVES_MAX) == {}
+
+
+def test_bytes_decide_which_replica_moves_and_are_no_reason_to_move() -> None:
+    world = World(3, 12, 1)
+    sizes = {("t", n): 10 ** (n % 4) for n in world.partitions}
+    assert next_moves(world.image, NOBODY, MOVES_MAX, sizes) == {}, "equally many each: bytes alone move nothing"
+    world.register(4)
+    world.commit(world.controller.unfence_broker(world.image, 4))
+    (at, to), *_ = next_moves(world.image, NOBODY, 1, sizes).items()
+    giver = world.partitions[at[1]].replicas[0]
+    assert to == (4,)
+    held = {n: sizes["t", n] for n, part in world.partitions.items() if part.replicas[0] == giver}
+    total = sum(held.values())
+    best = min(abs(total - 2 * size) for size in held.values())
+    assert abs(total - 2 * sizes[at]) == best, "of the giver's replicas, the one that leaves the two most alike"
+
+
+def test_a_lost_replica_goes_to_whoever_holds_least_where_numbers_are_equal() -> None:
+    world = World(4, 4, 1)
+    by_node = {part.replicas[0]: n for n, part in world.partitions.items()}
+    sizes = {("t", by_node[node]): size for node, size in {1: 50, 2: 900, 3: 5, 4: 700}.items()}
+    world.commit(world.controller.fence_broker(world.image, 1))
+    assert next_moves(world.image, Standing((1,), (), ()), MOVES_MAX, sizes) == {("t", by_node[1]): (3,)}
+
+
+def test_moves_that_were_overtaken_are_left_to_the_next_look() -> None:
+    world = World(3, 6, 1)
+    world.register(4)
+    world.commit(world.controller.unfence_broker(world.image, 4))
+    planned_for = world.image
+    moves = next_moves(planned_for, NOBODY, 2)
+    assert len(moves) == 1 and still_right(moves, planned_for, world.image) == moves
+    world.turn()
+    assert still_right(moves, planned_for, world.image) == {}, "it moves already"
+    world = World(3, 6, 1)
+    world.register(4)
+    world.commit(world.controller.unfence_broker(world.image, 4))
+    planned_for, moves = world.image, next_moves(world.image, NOBODY, 2)
+    world.commit(world.controller.fence_broker(world.image, 4))
+    assert still_right(moves, planned_for, world.image) == {}, "the taker is gone"

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from headrace.broker.controller.balancer import CHECK_S, Balancer
 from headrace.broker.controller.metrics import ControllerCounters
+from headrace.broker.controller.partition_sizes import PartitionSizes
 from headrace.broker.controller.probe import Presence, probe
 from headrace.broker.controller.refusals import refusal
 from headrace.broker.controller.registry import DECISIONS
@@ -23,6 +24,7 @@ from headrace.broker.runtime import Runtime
 from headrace.broker.tasks import Tasks
 from headrace.config import BrokerConfig
 from headrace.errors import Err, KafkaError
+from headrace.metadata.balance.auto import next_moves
 from headrace.metadata.controller import Controller
 from headrace.metadata.heartbeats import BrokerState, Reply
 from headrace.metadata.image import Broker, Endpoint, Image
@@ -90,6 +92,9 @@ class ActiveController:
         self._expiry: TimerHandle | None = None
         self._expiry_due_ms = 0
         self._balancer = Balancer(core.policy.disk_space, core.config_of)
+        self._sizes = PartitionSizes(f"headrace-controller-{quorum.node_id}", self._between_brokers)
+        self._is_planning = False
+        self._run_in_thread = runtime.run_in_thread
         self._preferred_soon_s = PREFERRED_SOON_S
         self._intervals_s: dict[Chore, float] = {}
         self._chores: dict[Chore, TimerHandle] = {}
@@ -440,7 +445,18 @@ class ActiveController:
     async def _move_replicas(self) -> None:
         """With `auto.balance`, partitions are kept whole and even as brokers come and go."""
         now_ms = self._clock.monotonic_ms()
-        request = self._balancer.request(self.quorum.tip, now_ms)
+        look = self._balancer.look(self.quorum.tip, now_ms) if not self._is_planning else None
+        if look is None:
+            return
+        self._is_planning = True
+        try:
+            sizes = await self._sizes.get(look.image, now_ms)
+            moves = await self._run_in_thread(next_moves, look.image, look.standing, look.moves_max, sizes)
+        finally:
+            self._is_planning = False
+        if not self._active:
+            return
+        request = self._balancer.conclude(look, moves, self.quorum.tip)
         if request is not None:
             await self.decide(lambda image: self.core.alter_reassignments(image, request))
         elif self._balancer.has_just_rested:

@@ -1,6 +1,7 @@
 """Moves that the active controller makes by itself, with `auto.balance`. What to move, `metadata/balance/auto.py` says.
 
-Here are the clocks: for how long a broker has been away, and when one was full last.
+Here are the clocks: for how long a broker has been away, and when one was full last. A plan for 10,000 partitions is
+too long for one turn of the loop, so it is made in a thread, and what has changed meanwhile is left to the next look.
 """
 
 import logging
@@ -8,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.config import BrokerConfig
-from headrace.metadata.balance.auto import Standing, next_moves
+from headrace.metadata.balance.auto import Standing, still_right
 from headrace.metadata.balance.plans import Replicas, TopicPartition
 from headrace.metadata.disk_space import DiskSpace
 from headrace.metadata.image import Image
@@ -25,6 +26,14 @@ class _Rest(NamedTuple):
     topics: object
     brokers: object
     standing: Standing
+
+
+class Look(NamedTuple):
+    """What a plan is made from, in a thread: nothing of it changes."""
+
+    image: Image
+    standing: Standing
+    moves_max: int
 
 
 class Balancer:
@@ -45,10 +54,10 @@ class Balancer:
         self._away_since_ms.clear()
         self._full_at_ms.clear()
 
-    def request(self, image: Image, now_ms: int) -> m.AlterPartitionReassignmentsRequest | None:
-        """What to reassign now; None if nothing, or if a person does it."""
+    def look(self, image: Image, now_ms: int) -> Look | None:
+        """What to plan now; None if nothing has to be, or if a person does it."""
         config = self._config(image)
-        self._look(image, now_ms)
+        self._note(image, now_ms)
         self.has_just_rested = False
         if not config["auto.balance"]:
             return None
@@ -58,20 +67,27 @@ class Balancer:
             drained={int(node) for node in config["auto.balance.drained.brokers"]},
             full=set(self._full_at_ms),
         )
-        rested, self._rested = self._rested, None
+        rested = self._rested
         same = rested is not None and rested.topics is image.topics and rested.brokers is image.brokers
         if rested is not None and same and rested.standing == standing:
-            self._rested = rested
             return None
-        moves = next_moves(image, standing, config["auto.balance.moves.max"])
-        if not moves and not image.reassigning:
-            self._rested = _Rest(image.topics, image.brokers, standing)
-            self.has_just_rested = rested is None
-        if moves:
-            logger.info("auto.balance: %d partitions are reassigned, %s-%d first", len(moves), *next(iter(moves)))
-        return _request(moves) if moves else None
+        return Look(image, standing, config["auto.balance.moves.max"])
 
-    def _look(self, image: Image, now_ms: int) -> None:
+    def conclude(
+        self, look: Look, moves: dict[TopicPartition, Replicas], image: Image
+    ) -> m.AlterPartitionReassignmentsRequest | None:
+        """What to reassign, of what was planned for `look`, now that the metadata is `image`."""
+        rested, self._rested = self._rested, None
+        if not moves and not look.image.reassigning:
+            self._rested = _Rest(look.image.topics, look.image.brokers, look.standing)
+            self.has_just_rested = rested is None
+        moves = still_right(moves, look.image, image)
+        if not moves:
+            return None
+        logger.info("auto.balance: %d partitions are reassigned, %s-%d first", len(moves), *next(iter(moves)))
+        return _request(moves)
+
+    def _note(self, image: Image, now_ms: int) -> None:
         away = {broker.id for broker in image.brokers.values() if broker.fenced}
         self._away_since_ms = {node: self._away_since_ms.get(node, now_ms) for node in away}
         for node in image.brokers:

@@ -5,7 +5,8 @@ last one ended. In this order:
 
 1. Replicas on brokers that are lost or drained go to others. So a partition gets back to its replication factor.
 2. Replicas leave a broker that is full, one at a time, for one that is not.
-3. With nothing of that left, and every broker there, numbers of replicas are evened out, then leaders.
+3. With nothing of that left, and every broker there, numbers of replicas are evened out, then leaders. Of replicas that
+   may move, those go that leave bytes most even.
 
 A replica is only ever replaced by another one, never removed: the old one leaves when the new one is in sync.
 """
@@ -13,7 +14,7 @@ A replica is only ever replaced by another one, never removed: the old one leave
 from collections.abc import Collection
 from typing import NamedTuple
 
-from headrace.metadata.balance.plans import Plan, Racks, Replicas, TopicPartition, balance
+from headrace.metadata.balance.plans import Plan, Racks, Replicas, Sizes, TopicPartition, even_out
 from headrace.metadata.image import Broker, Image
 
 
@@ -28,21 +29,56 @@ class Standing(NamedTuple):
     """Full now, or lately: they take nothing."""
 
 
-def next_moves(image: Image, standing: Standing, moves_max: int) -> dict[TopicPartition, Replicas]:
-    """Where some partitions should go now, so that at most `moves_max` are being moved at a time."""
+def next_moves(
+    image: Image, standing: Standing, moves_max: int, sizes: Sizes | None = None
+) -> dict[TopicPartition, Replicas]:
+    """Where some partitions should go now, so that at most `moves_max` are being moved at a time.
+
+    Bytes decide which replica moves and who takes it, where numbers and racks leave a choice. They are never a reason
+    to move: they change all the time, and moves would follow them back and forth.
+    """
     leaving = {*standing.lost, *standing.drained}
     racks = _holders(image, leaving)
     takers = [node for node in racks if node not in standing.full]
     room = moves_max - len(image.reassigning)
     if not takers:
         return {}
-    plan = Plan(_placement(image), racks)
+    plan = Plan(_placement(image), racks, sizes)
     found = _refill(image, plan, leaving, takers, room)
     if not found and room > 0:
         found = _relieve(image, plan, [node for node in standing.full if node in racks], takers)
     if found or image.reassigning or not _calm(image, standing, leaving):
         return found
-    return balance(plan.before, racks, moves_max=moves_max)
+    return even_out(plan, moves_max)
+
+
+def still_right(
+    moves: dict[TopicPartition, Replicas], planned_for: Image, image: Image
+) -> dict[TopicPartition, Replicas]:
+    """Those of the moves whose partition is as it was, and whose brokers are all still there.
+
+    Planning takes a moment, in which the metadata goes on. What has changed is planned anew at the next look.
+    """
+    return {
+        at: replicas
+        for at, replicas in moves.items()
+        if _assigned(image, at) is not None
+        and _assigned(image, at) == _assigned(planned_for, at)
+        and all(_is_as_able(planned_for, image, node) for node in replicas)
+    }
+
+
+def _assigned(image: Image, at: TopicPartition) -> tuple[object, ...] | None:
+    topic = image.topic_named(at[0])
+    partition = topic.partitions.get(at[1]) if topic is not None else None
+    if topic is None or partition is None:
+        return None
+    return topic.id, tuple(partition.replicas), tuple(partition.adding), tuple(partition.removing)
+
+
+def _is_as_able(before: Image, now: Image, node: int) -> bool:
+    old, new = before.brokers.get(node), now.brokers.get(node)
+    return new is not None and (new.active or (old is not None and not old.active))
 
 
 def _holders(image: Image, leaving: Collection[int]) -> Racks:

@@ -34,20 +34,24 @@ class Plan:
         self.before = {at: tuple(replicas) for at, replicas in placement.items()}
         self.replicas = dict(self.before)
         self.racks = racks
+        self.rack_names = {rack for rack in racks.values() if rack is not None}
         self.held: dict[int, dict[TopicPartition, None]] = {node: {} for node in racks}
+        self.held_bytes: dict[int, int] = dict.fromkeys(racks, 0)
         for at, replicas in self.before.items():
+            size = self.sizes.get(at, 0)
             for node in replicas:
                 self.held.setdefault(node, {})[at] = None
+                self.held_bytes[node] = self.held_bytes.get(node, 0) + size
 
     def set(self, at: TopicPartition, replicas: Replicas) -> None:
+        size = self.sizes.get(at, 0)
         for node in self.replicas[at]:
             self.held[node].pop(at, None)
+            self.held_bytes[node] -= size
         for node in replicas:
             self.held[node][at] = None
+            self.held_bytes[node] += size
         self.replicas[at] = replicas
-
-    def bytes_of(self, node: int) -> int:
-        return sum(self.sizes.get(at, 0) for at in self.held[node])
 
     def crowded(self, replicas: Iterable[int], node: int) -> bool:
         """Whether `node` shares its rack with one of `replicas`. Brokers without a rack share none."""
@@ -55,14 +59,16 @@ class Plan:
         return rack is not None and any(self.racks.get(other) == rack for other in replicas if other != node)
 
     def choose(self, at: TopicPartition, others: Replicas, candidates: Iterable[int]) -> int:
-        """The best broker for one more replica beside `others`: another rack first, then who holds least."""
+        """The best broker for one more replica beside `others`: another rack, then who holds fewest, then least."""
         free = [node for node in candidates if node not in others]
         if not free:
             topic, index = at
             raise impossible(
                 f"{topic}-{index} has {len(others) + 1} replicas and there are not as many other brokers to hold them"
             )
-        return min(free, key=lambda node: (self.crowded(others, node), len(self.held[node]), node))
+        return min(
+            free, key=lambda node: (self.crowded(others, node), len(self.held[node]), self.held_bytes[node], node)
+        )
 
     def changes(self) -> dict[TopicPartition, Replicas]:
         return {at: replicas for at, replicas in sorted(self.replicas.items()) if replicas != self.before[at]}
@@ -91,9 +97,13 @@ def balance(
     Replicas that share a rack while another has none are moved first. With `moves_max` only so many replicas move;
     asking again with the result goes on from there. Leaders are spread once no replica has to move.
     """
-    plan = Plan(placement, racks, sizes)
+    return even_out(Plan(placement, racks, sizes), moves_max)
+
+
+def even_out(plan: Plan, moves_max: int | None = None) -> dict[TopicPartition, Replicas]:
+    """`balance`, from a plan in which nothing has moved yet."""
     left = sum(map(len, plan.before.values())) if moves_max is None else moves_max
-    for at in sorted(plan.before):
+    for at in sorted(at for at, replicas in plan.before.items() if _may_be_crowded(plan, replicas)):
         while left and _spread_racks(plan, at):
             left -= 1
     while left and _even_out(plan):
@@ -101,6 +111,12 @@ def balance(
     if left:
         _spread_leaders(plan, only=plan.replicas)
     return plan.changes()
+
+
+def _may_be_crowded(plan: Plan, replicas: Replicas) -> bool:
+    """Cheap, as it is asked of every partition: no where each replica has a rack of its own, or every rack has one."""
+    reached = {plan.racks.get(node) for node in replicas}
+    return len(reached) < len(replicas) and not plan.rack_names <= reached
 
 
 def _spread_racks(plan: Plan, at: TopicPartition) -> bool:
@@ -134,7 +150,7 @@ def _move_one(plan: Plan, giver: int, taker: int) -> bool:
     if not movable:
         return False
     # Of those that may go, the one that leaves the two most alike in bytes.
-    gap = plan.bytes_of(giver) - plan.bytes_of(taker) if plan.sizes else 0
+    gap = plan.held_bytes[giver] - plan.held_bytes[taker]
     at = min(movable, key=lambda at: abs(gap - 2 * plan.sizes.get(at, 0)))
     plan.set(at, tuple(taker if node == giver else node for node in plan.replicas[at]))
     return True
@@ -201,6 +217,8 @@ def _chain(
     plan: Plan, leads: Mapping[int, int], partitions: Sequence[TopicPartition]
 ) -> list[tuple[TopicPartition, int]]:
     """Partitions, each with its next leader, that bring a lead from a broker to one with at least two less."""
+    if max(leads.values(), default=0) - min(leads.values(), default=0) < 2:
+        return []
     led: dict[int, list[TopicPartition]] = {}
     for at in partitions:
         led.setdefault(plan.replicas[at][0], []).append(at)
