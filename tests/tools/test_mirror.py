@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -14,10 +15,14 @@ import headrace
 from headrace.client.admin.admin import Resource
 from headrace.client.admin.groups import Groups
 from headrace.testing.broker import TestBroker
+from headrace.tools.mirror import mirroring
 from headrace.tools.mirror.mirroring import Mirror, MirrorRequest
 from tests.client.conftest import SETTINGS
 from tests.tools.support import ODD, cli, contents, create, fill, many, new_name, refused, within
 from tests.waiting import eventually, until
+
+RECENT_MS = time.time_ns() // 1_000_000 - 10_000_000
+"""Not so old that brokers delete it."""
 
 
 class Pair(NamedTuple):
@@ -51,7 +56,7 @@ def mirrored(pair: Pair, *words: str) -> dict[str, Any]:
 
 def test_everything_of_a_record_is_copied_once(pair: Pair) -> None:
     topic = create(pair.source, partitions=3)
-    fill(pair.source, topic, ODD * 5, partitions=3, first_ms=1_700_000_000_000)
+    fill(pair.source, topic, ODD * 5, partitions=3, first_ms=RECENT_MS)
     name = ("--name", new_name("mirror"))
     assert mirrored(pair, topic, *name)["records"] == len(ODD) * 5
     assert mirrored(pair, topic, *name)["records"] == 0
@@ -125,7 +130,7 @@ main(sys.argv[1:])
 
 def test_kill_9_loses_and_doubles_nothing(pair: Pair) -> None:
     topic, name = create(pair.source, partitions=2), new_name("mirror")
-    fill(pair.source, topic, many(6_000), first_ms=1_700_000_000_000)
+    fill(pair.source, topic, many(6_000), first_ms=RECENT_MS)
     words = ["mirror", topic, "--name", name, *pair.words]
 
     async def end() -> int:
@@ -168,6 +173,61 @@ def test_brokers_that_go_away_and_come_back_do_not_end_it() -> None:
         fill(source, topic, many(1_000))
         assert asyncio.run(work(source, target, topic)) == 2_000
         assert contents(target, topic, offsets=False) == contents(source, topic, offsets=False)
+
+
+async def forget(target: TestBroker, group: str) -> None:
+    """As brokers do after offsets.retention.minutes."""
+    async with headrace.Admin(target.bootstrap) as admin:
+        await Groups(admin).delete(group)
+
+
+def test_a_mirror_whose_offsets_are_forgotten_doubles_nothing_unasked(other: TestBroker) -> None:
+    topic, name = create(other), new_name("mirror")
+    fill(other, topic, many(10))
+    pair = Pair(other, other)
+    words = (topic, "--name", name, "--prefix", "copy.")
+    assert mirrored(pair, *words)["records"] == 10
+    group = group_of(other, name)
+    within(lambda: forget(other, group))
+    assert "--from earliest, which may double" in refused("mirror", *words, *pair.words, "--until-end")
+    fill(other, topic, many(3))
+    assert mirrored(pair, *words, "--from", "latest")["records"] == 0
+    fill(other, topic, many(5))
+    assert mirrored(pair, *words)["records"] == 5
+
+
+def test_offsets_of_partitions_at_rest_are_kept(other: TestBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirroring, "KEEP_S", 0.0)
+    topic, name = create(other), new_name("mirror")
+    fill(other, topic, many(10))
+    group = group_of(other, name)
+
+    async def offsets() -> dict[tuple[str, int], int]:
+        async with headrace.Admin(other.bootstrap) as admin:
+            return {at: found.offset for at, found in (await Groups(admin).committed(group)).items()}
+
+    async def work() -> None:
+        mirror = Mirror(MirrorRequest(topics=(topic,), name=name, prefix="copy."), other.bootstrap, other.bootstrap)
+        running = asyncio.create_task(mirror.run())
+        await until(lambda: mirror.status.records == 10 or running.done(), "all copied")
+        before = await offsets()
+        assert sum(before.values()) == 10
+        await forget(other, group)
+        while await offsets() != before:
+            assert not running.done(), running
+            await asyncio.sleep(0.05)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    within(work)
+
+
+def group_of(source: TestBroker, name: str) -> str:
+    async def work() -> str:
+        async with headrace.Admin(source.bootstrap) as admin:
+            return f"headrace-mirror.{(await admin.describe_cluster()).cluster_id}.{name}"
+
+    return within(work)
 
 
 def test_aborted_records_are_not_copied(pair: Pair) -> None:

@@ -54,7 +54,7 @@ def test_what_is_no_json_and_no_text_is_there_too(broker: TestBroker) -> None:
 
 
 def test_headers_and_times(broker: TestBroker) -> None:
-    name = create(broker, partitions=1)
+    name = create(broker, partitions=1, **{"retention.ms": "-1"})
     fill(broker, name, [(b"k", b"1", (("source", b"web"), ("none", None)))], 1, first_ms=1_700_000_000_000)
     (found,) = rows(broker, f'select headers[1].key as name, decode(headers[1].value) as said, timestamp from "{name}"')
     assert found["name"] == "source" and found["said"] == "web" and found["timestamp"].startswith("2023-11-14T22:13:20")

@@ -29,8 +29,11 @@ def mirror(
     groups: str | None = typer.Option(
         None, "--groups", metavar="REGEX", help="Translate what these groups have committed, as .* for all."
     ),
-    start: str = typer.Option(
-        "earliest", "--from", metavar="WHERE", help="Where to begin what was never copied: earliest or latest."
+    start: str | None = typer.Option(
+        None,
+        "--from",
+        metavar="WHERE",
+        help="Where to begin what was never copied: earliest or latest [earliest, and only into empty partitions].",
     ),
     until_end: bool = typer.Option(
         False, "--until-end/--follow", help="Stop at what was there in the beginning; or go on until Ctrl-C."
@@ -89,7 +92,7 @@ def checked(request: MirrorRequest) -> MirrorRequest:
     """Raises ClientError for what cannot be meant."""
     if not request.topics and request.pattern is None:
         raise ClientError("name topics, or give --pattern, such as --pattern '.*' for all")
-    if request.start not in ("earliest", "latest"):
+    if request.start not in (None, "earliest", "latest"):
         raise ClientError(f"--from {request.start}: write earliest or latest")
     if request.codec not in ("none", "gzip", "snappy", "lz4", "zstd"):
         raise ClientError(f"--codec {request.codec}: write none, gzip, snappy, lz4 or zstd")

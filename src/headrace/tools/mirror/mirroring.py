@@ -13,7 +13,7 @@ A second mirror with the same name fences the first, which ends.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -39,6 +39,9 @@ CYCLE_S = 0.2
 """And for how long it collects."""
 POLL_S = 0.1
 BACKOFF_S, BACKOFF_S_MAX = 0.5, 10.0
+KEEP_S = 3600.0
+"""How often the offsets of all partitions are committed again: of one at rest, brokers forget them after
+offsets.retention.minutes, a week by default, and it would be copied a second time."""
 FENCED = frozenset({Err.PRODUCER_FENCED, Err.INVALID_PRODUCER_EPOCH})
 
 Place = tuple[str, int]
@@ -54,7 +57,8 @@ class MirrorRequest(msgspec.Struct, frozen=True, kw_only=True):
     groups: str | None = None
     """A pattern: whose committed offsets are translated."""
     until_end: bool = False
-    start: str = "earliest"
+    start: str | None = None
+    """Where to begin what this mirror has never copied; None: at the earliest, and only into empty partitions."""
     transactional: bool = True
     configs: bool = True
     committed: bool = True
@@ -214,19 +218,41 @@ class _Session:
         stored = await self._groups.committed(self._name, stable=self._request.transactional)
         lows = await self._source.offsets_of(fresh, EARLIEST)
         ends = await self._source.offsets_of(fresh, LATEST)
+        written = await self._target.offsets_of([self._in_target(at) for at in fresh], LATEST)
+        begun = set()
         for at in fresh:
             if at not in lows or at not in ends:
                 raise RequestFailed(f"{at[0]}-{at[1]} at the source", Err.LEADER_NOT_AVAILABLE)
-            found = stored.get((self._request.prefix + at[0], at[1]))
-            self._positions[at] = self._first(at, None if found is None else found.offset, lows[at], ends[at])
+            if self._in_target(at) not in written:
+                raise RequestFailed(f"{at[0]}-{at[1]} at the target", Err.LEADER_NOT_AVAILABLE)
+            found = stored.get(self._in_target(at))
+            if found is not None and found.offset >= 0:
+                self._positions[at] = self._resumed(at, found.offset, lows[at], ends[at])
+            else:
+                self._positions[at] = self._first(at, written[self._in_target(at)], lows[at], ends[at])
+                begun.add(at)
             self._translations.setdefault(at, Translation())
+        # Before anything is copied: of records without an offset, nobody could tell later whose they are.
+        await self._keep({at: self._positions[at] for at in begun})
         await self._consumer.assign(list(self._positions))
         for at in fresh:
             self._consumer.seek(at, self._positions[at])
 
-    def _first(self, at: Place, stored: int | None, low: int, end: int) -> int:
-        if stored is None or stored < 0:
-            return low if self._request.start == "earliest" else end
+    def _in_target(self, at: Place) -> Place:
+        return self._request.prefix + at[0], at[1]
+
+    def _first(self, at: Place, written: int, low: int, end: int) -> int:
+        """Of a partition that the target has no offset of: never begun, or begun so long ago that it is forgotten."""
+        if written and self._request.start is None:
+            raise MirrorStopped(
+                f"{at[0]}-{at[1]} has records in the target, and no offset says which of the source's they are: they"
+                " are not this mirror's, or it stood still for longer than offsets.retention.minutes. Say where to"
+                " begin with --from earliest, which may double records, or --from latest, which may leave some out; or"
+                " delete the target's topic"
+            )
+        return end if self._request.start == "latest" else low
+
+    def _resumed(self, at: Place, stored: int, low: int, end: int) -> int:
         if stored > end:
             raise MirrorStopped(
                 f"{at[0]}-{at[1]} was copied up to offset {stored}, and the source ends at {end}: it is another topic"
@@ -243,11 +269,14 @@ class _Session:
     async def copy(self, alike: TopicsAlike) -> None:
         # Ends that were there when we came: what comes later does not keep --until-end from ending.
         goal = await self._ends()
-        looked = time.monotonic()
+        looked = kept = time.monotonic()
         while True:
             records = await self._collect()
             if records:
                 await self._write(records)
+            if time.monotonic() - kept > KEEP_S:
+                kept = time.monotonic()
+                await self._keep(self._positions)
             if time.monotonic() - looked > self._request.refresh_s:
                 looked = time.monotonic()
                 await self.read(await alike.look())
@@ -289,7 +318,7 @@ class _Session:
     async def _write(self, records: list[Record]) -> None:
         """One cycle: records, where they went, and how far that is, all or none."""
         offsets = {(one.topic, one.partition): one.offset + 1 for one in records}
-        stored = {(self._request.prefix + topic, index): offset for (topic, index), offset in offsets.items()}
+        stored = {self._in_target(at): offset for at, offset in offsets.items()}
         if self._request.transactional:
             async with self._producer.transaction() as transaction:
                 runs = await self._send(records)
@@ -304,6 +333,17 @@ class _Session:
                 self._translations[at].add(run)
         self._status.records += len(records)
         self._status.bytes += sum([len(one.value or b"") + len(one.key or b"") for one in records])
+
+    async def _keep(self, positions: Mapping[Place, int]) -> None:
+        """Commit offsets alone: in a transaction too, so that a mirror that was taken over from sets none back."""
+        stored = {self._in_target(at): offset for at, offset in positions.items()}
+        if not stored:
+            return
+        if self._request.transactional:
+            async with self._producer.transaction() as transaction:
+                await transaction.commit_offsets(GroupMetadata(self._name), stored)
+        else:
+            await self._groups.commit(self._name, stored)
 
     async def _send(self, records: list[Record]) -> dict[Place, list[Run]]:
         sent: list[tuple[Record, Delivery]] = []
