@@ -1,5 +1,7 @@
-"""Transfers between accounts while brokers, coordinators and controllers are killed and frozen: no sum ever changes."""
+"""Transfers between accounts while brokers, coordinators, controllers and clients are killed, frozen and cut off: no
+sum ever changes, and no order is carried out twice or not at all."""
 
+import os
 import random
 import time
 
@@ -8,6 +10,7 @@ import pytest
 from headrace.testing.cluster import TestCluster
 from tests.compat.test_transactional_clients import finalize
 from tests.transactions.bank import COMMITTED, Ledger, Teller, judge, read_committed, summary
+from tests.transactions.house import House
 
 TOPIC, PARTITIONS = "accounts", 6
 TELLERS = 4
@@ -56,11 +59,52 @@ def check(cluster: TestCluster, ledger: Ledger) -> None:
     assert not ledger.failures, ledger.failures[:3]
 
 
+TARGETS = ("transactions", "groups", "controller", "leader", "clerk")
+ACTIONS = ("kill", "freeze", "cut off")
+
+
+def run_house(cluster: TestCluster, seed: int, strikes: list[tuple[str, str]] | None, seconds: float = 0.0) -> House:
+    """The strikes one after the other, or any for so long."""
+    house = House(cluster, seed)
+    try:
+        house.pass_time(1.0)
+        cluster.wait("first orders to be carried out", lambda: house.pass_time(0.1) or house.carried_out or None)
+        deadline = time.monotonic() + seconds
+        for target, action in strikes or ():
+            house.strike(target, action)
+        while time.monotonic() < deadline:
+            house.strike(house.dice.choice(TARGETS), house.dice.choice(ACTIONS))
+            if house.dice.random() < 0.7:
+                cluster.wait_in_sync()
+            house.pass_time(house.dice.uniform(0.0, 2.0))
+        house.settle()
+        wrong = house.judge()
+        assert not wrong, f"{len(wrong)}, after {house.faults}: {wrong[:5]}"
+    finally:
+        house.close()
+    return house
+
+
 @pytest.mark.timeout(280)
-def test_no_transfer_is_torn_lost_or_doubled_when_brokers_die() -> None:
+def test_every_order_is_carried_out_once_when_anything_dies() -> None:
+    """The coordinators of transactions and groups, the controller, a leader, and a client, each in its own way."""
+    strikes = [
+        ("transactions", "kill"), ("clerk", "kill"), ("groups", "kill"), ("controller", "kill"), ("leader", "cut off"),
+    ]  # fmt: skip
     with TestCluster(3, settings=SETTINGS) as cluster:
-        cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-        check(cluster, play(cluster, 8, seed=1))
+        house = run_house(cluster, 1, strikes)
+        assert house.carried_out > 100
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_every_order_is_carried_out_once_for_as_long_as_you_like() -> None:
+    minutes = float(os.environ.get("HEADRACE_SOAK_MINUTES", "10"))
+    seed = int(os.environ.get("HEADRACE_SOAK_SEED", str(time.time_ns() % 1_000_000)))
+    with TestCluster(3, settings=SETTINGS) as cluster:
+        house = run_house(cluster, seed, None, minutes * 60)
+        starts = sum(clerk.starts for clerk in house.clerks.values())
+        print(f"seed {seed}: {house.carried_out // 2} orders, clerks started {starts} times, {house.faults}")
 
 
 @pytest.mark.soak
