@@ -68,7 +68,7 @@ def run_house(cluster: TestCluster, seed: int, strikes: list[tuple[str, str]] | 
     house = House(cluster, seed)
     try:
         house.pass_time(1.0)
-        cluster.wait("first orders to be carried out", lambda: house.pass_time(0.1) or house.carried_out or None)
+        cluster.wait("first orders to be carried out", lambda: house.carried_out or None)
         deadline = time.monotonic() + seconds
         for target, action in strikes or ():
             house.strike(target, action)

@@ -21,10 +21,9 @@ from headrace.records.layout import (
     Buffer,
 )
 from headrace.replication.producer_snapshot import decode_rows, encode_rows, pack_row
+from headrace.replication.verification import EPOCH_BUMP_FROM, Verification
 
 BATCHES_REMEMBERED = 5
-EPOCH_BUMP_FROM = 2
-"""The transaction version whose markers have the epoch of the producer's next transaction."""
 SEQUENCES_BEFORE_MAX = 1 << 20
 """A batch so far back is not one that is sent again: sequences wrap around."""
 NO_OFFSET = -1
@@ -60,47 +59,19 @@ class ProducerView(NamedTuple):
     current_txn_start_offset: int
 
 
-class Verification:
-    """A transaction's first write to this partition, while the coordinator is asked whether it knows of it (KIP-890).
+class MarkerMark(NamedTuple):
+    """The last marker that this partition's leader was asked for by a coordinator that says by which decision."""
 
-    The object itself is the guard: a write that comes back with another than the present one missed the end of its
-    transaction. `lowest_sequence` keeps later batches from overtaking one that must be sent again.
-    """
-
-    __slots__ = ("epoch", "lowest_sequence", "started_ms", "supports_epoch_bump")
-
-    def __init__(self, started_ms: int, sequence: int, epoch: int, supports_epoch_bump: bool) -> None:
-        self.started_ms = started_ms
-        self.lowest_sequence = sequence
-        self.epoch = epoch
-        self.supports_epoch_bump = supports_epoch_bump
-
-    def is_of_next(self, marker_epoch: int, transaction_version: int) -> bool:
-        """Whether this write belongs to the transaction after the one that a marker ends.
-
-        Where each transaction has an epoch of its own, the end of one and the writes of the next have the same:
-        1. The producer has ended its transaction, and writes with the epoch that came with the answer.
-        2. The coordinator is asked about the write. It answers when all partitions have the marker.
-        3. This partition gets the marker, and then the answer: the write may be appended.
-
-        A classic marker has the epoch of its own transaction, also where the producer wrote by the newer protocol:
-        1. The coordinator adds this partition to the transaction, and its answer is on its way here.
-        2. The producer gives the transaction up by an old EndTxn. This partition gets the marker, and then the answer.
-        The write is not of the next transaction but of the one that is over, and nobody would end it again.
-        """
-        return transaction_version >= EPOCH_BUMP_FROM and self.supports_epoch_bump and self.epoch >= marker_epoch
-
-    def seen(self, sequence: int, epoch: int) -> None:
-        if epoch > self.epoch:
-            self.epoch = epoch
-            self.lowest_sequence = sequence
-        elif epoch == self.epoch and sequence < self.lowest_sequence:
-            self.lowest_sequence = sequence
+    leader_epoch: int
+    coordinator_epoch: int
+    decision: int
+    end_offset: int
 
 
 class _Producer:
     __slots__ = (
-        "batches", "coordinator_epoch", "epoch", "known_from", "next_sequence", "timestamp", "txn_first_offset",
+        "batches", "coordinator_epoch", "epoch", "known_from", "marked", "next_sequence", "timestamp",
+        "txn_first_offset",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -113,6 +84,8 @@ class _Producer:
         """Every sequence of the present epoch from here to `next_sequence` is in the log, or was."""
         self.batches: list[BatchMark] = []
         """At most five, oldest first, all of the present epoch."""
+        self.marked: MarkerMark | None = None
+        """Known to the leader that wrote it, and to nobody after a restart."""
 
     def enter_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
@@ -281,6 +254,26 @@ class ProducerStates:
                 f"marker of producer {producer_id} by coordinator epoch {coordinator_epoch},"
                 f" the last came from {entry.coordinator_epoch}",
             )
+
+    def marker_written(self, producer_id: int, leader_epoch: int, coordinator_epoch: int, decision: int) -> int | None:
+        """The end offset of a marker that this leader has written for the same decision or a later one; None: for none.
+
+        Where transactions of a producer have one epoch, a marker may reach the next of them:
+        1. A coordinator's request is not answered in time. It asks again, and the second request is answered.
+        2. The transaction is complete, and the producer writes the next one to this partition.
+        3. The first request arrives. As a marker of its own it would end what is open now.
+        A request that was meant for an earlier epoch of the leader is refused before it comes here.
+        """
+        entry = self._entries.get(producer_id)
+        mark = None if entry is None else entry.marked
+        if mark is None or decision > mark.decision:
+            return None
+        return mark.end_offset if mark[:2] == (leader_epoch, coordinator_epoch) else None
+
+    def note_marker(self, producer_id: int, mark: MarkerMark) -> None:
+        entry = self._entries.get(producer_id)
+        if entry is not None:
+            entry.marked = mark
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, supports_epoch_bump: bool

@@ -13,7 +13,7 @@ from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 from headrace.records.builder import BatchBuilder
 from headrace.records.control import Marker
-from headrace.replication.producers import Verification
+from headrace.replication.verification import Verification
 
 Decision = Callable[[GroupShard, Any, Context, int], Outcome]
 

@@ -9,7 +9,7 @@ from headrace.config import LogConfig
 from headrace.errors import KafkaError
 from headrace.records.validation import Prepared
 from headrace.replication.partition import Eligible
-from headrace.replication.producers import Verification
+from headrace.replication.verification import Verification
 from headrace.storage.log import Log
 
 if TYPE_CHECKING:

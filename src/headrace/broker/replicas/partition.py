@@ -18,8 +18,8 @@ from headrace.records.batch import check_incoming, require_one_batch, stamp, val
 from headrace.records.layout import LOG_OVERHEAD, TRANSACTIONAL, iter_headers
 from headrace.records.validation import Rules, prepare
 from headrace.replication.partition import LeaderState
-from headrace.replication.producers import Verification
 from headrace.replication.throttle import is_throttled
+from headrace.replication.verification import Verification
 from headrace.storage.files import NO_SPACE, start_writeback
 from headrace.storage.log import Log
 

@@ -3,7 +3,7 @@
 from headrace.broker.replicas.partition import Partition
 from headrace.records.control import Marker, encode_marker
 from headrace.records.layout import NO_SEQUENCE
-from headrace.replication.producers import Verification
+from headrace.replication.verification import Verification
 
 
 def append_marker(

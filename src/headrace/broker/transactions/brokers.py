@@ -44,3 +44,9 @@ class Brokers:
         if known is None:
             return None
         return NO_LEADER if known.leader < 0 else known.leader
+
+    def leader_epoch_of(self, topic: str, partition: int) -> int:
+        """-1: there is no such partition any more."""
+        found = self._metadata.image.topic_named(topic)
+        known = None if found is None else found.partitions.get(partition)
+        return -1 if known is None else known.leader_epoch

@@ -10,7 +10,9 @@ from headrace.broker.replicas.transactional import append_marker
 from headrace.errors import Err, KafkaError
 from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
+from headrace.protocol.private_fields.marker_origin import UNKNOWN, decision_in, leader_epochs_in
 from headrace.records.control import Marker
+from headrace.replication.producers import MarkerMark
 
 Results = dict[int, dict[tuple[str, int], Err]]
 """By producer, as Kafka answers."""
@@ -55,10 +57,11 @@ class MarkerWriter:
         for marker in request.markers:
             of_producer = results.setdefault(marker.producer_id, {})
             for topic in marker.topics:
-                for index in topic.partition_indexes:
+                epochs = leader_epochs_in(topic.unknown_tags, len(topic.partition_indexes))
+                for index, leader_epoch in zip(topic.partition_indexes, epochs):
                     place = topic.name, index
                     try:
-                        partition, end_offset = self._append(marker, topic.name, index)
+                        partition, end_offset = self._append(marker, topic.name, index, leader_epoch)
                     except KafkaError as error:
                         of_producer[place] = error.error
                         continue
@@ -72,16 +75,29 @@ class MarkerWriter:
         return self._answer(results, waiter)
 
     def _append(
-        self, marker: m.WriteTxnMarkersRequest.WritableTxnMarker, topic: str, index: int
+        self, marker: m.WriteTxnMarkersRequest.WritableTxnMarker, topic: str, index: int, leader_epoch: int
     ) -> tuple[Partition, int]:
         partition = self._hosted.get(topic, {}).get(index)
         if partition is None or partition.failed:
             raise KafkaError(Err.UNKNOWN_TOPIC_OR_PARTITION)
+        if leader_epoch not in (UNKNOWN, partition.leader_epoch):
+            # Asked of another leader, or of this one before another led: the coordinator asks again.
+            raise KafkaError(Err.NOT_LEADER_OR_FOLLOWER, f"the marker was meant for leader epoch {leader_epoch}")
+        producers, decision = partition.log.producers, decision_in(marker.unknown_tags)
+        origin = partition.leader_epoch, marker.coordinator_epoch, decision
+        if decision != UNKNOWN and partition.leader is not None:
+            end_offset = producers.marker_written(marker.producer_id, *origin)
+            if end_offset is not None:
+                return partition, end_offset
         ended = Marker(marker.transaction_result, marker.coordinator_epoch)
         who = marker.producer_id, marker.producer_epoch
         if topic == OFFSETS_TOPIC:
-            return self._groups.write_marker(index, *who, ended, marker.transaction_version)
-        return partition, append_marker(partition, *who, ended, marker.transaction_version)
+            partition, end_offset = self._groups.write_marker(index, *who, ended, marker.transaction_version)
+        else:
+            end_offset = append_marker(partition, *who, ended, marker.transaction_version)
+        if decision != UNKNOWN:
+            producers.note_marker(marker.producer_id, MarkerMark(*origin, end_offset))
+        return partition, end_offset
 
     @staticmethod
     async def _answer(results: Results, waiter: "_Waiter") -> m.WriteTxnMarkersResponse:

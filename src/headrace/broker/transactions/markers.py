@@ -20,6 +20,7 @@ from headrace.coordinator.transactions.shard import Markers
 from headrace.coordinator.transactions.transaction import TopicPartition
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
+from headrace.protocol.private_fields.marker_origin import decision_tag, leader_epochs_tag
 
 logger = logging.getLogger("headrace.transactions")
 
@@ -54,6 +55,8 @@ class Leaders(Protocol):
     def leader_of(self, topic: str, partition: int) -> int | None:
         """-1: nobody, at the moment. None: there is no such partition any more."""
         ...
+
+    def leader_epoch_of(self, topic: str, partition: int) -> int: ...
 
 
 class _Told(NamedTuple):
@@ -114,7 +117,7 @@ class MarkerSender:
         if not told:
             return
         try:
-            answer = await self._write(broker_id, _request(told))
+            answer = await self._write(broker_id, _request(told, self._leaders))
         except Exception as error:
             # A mistake of ours, too: it must not end the broker, and these partitions have to hear of it all the same.
             mistake = None if isinstance(error, KafkaError) else error
@@ -153,20 +156,23 @@ class MarkerSender:
             self._again(told.decision, told.markers, again)
 
 
-def _request(told: list[_Told]) -> m.WriteTxnMarkersRequest:
+def _request(told: list[_Told], leaders: Leaders) -> m.WriteTxnMarkersRequest:
     kind = m.WriteTxnMarkersRequest
+
+    def topic(name: str, indexes: list[int]) -> m.WriteTxnMarkersRequest.WritableTxnMarkerTopic:
+        epochs = [leaders.leader_epoch_of(name, index) for index in indexes]
+        return kind.WritableTxnMarkerTopic(name=name, partition_indexes=indexes, unknown_tags=leader_epochs_tag(epochs))
+
     return kind(
         markers=[
             kind.WritableTxnMarker(
                 producer_id=markers.producer_id,
                 producer_epoch=markers.producer_epoch,
                 transaction_result=markers.committed,
-                topics=[
-                    kind.WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
-                    for topic, indexes in by_topic(partitions).items()
-                ],
+                topics=[topic(name, indexes) for name, indexes in by_topic(partitions).items()],
                 coordinator_epoch=decision.coordinator_epoch,
                 transaction_version=markers.transaction_version,
+                unknown_tags=decision_tag(markers.decision),
             )
             for decision, markers, partitions in told
         ]

@@ -81,6 +81,8 @@ class Markers(NamedTuple):
     committed: bool
     partitions: frozenset[TopicPartition]
     transaction_version: int
+    decision: int = -1
+    """The offset of the record that says so: later decisions about the same producer have higher ones."""
 
 
 NewProducerId = Callable[[], int]
@@ -128,6 +130,8 @@ class TransactionShard:
         """Of each prepared transaction whose markers are not due yet."""
         self._marking: dict[str, set[TopicPartition]] = {}
         """Transactions whose markers are being written -> partitions that have none yet."""
+        self._decision: dict[str, int] = {}
+        """Of the same transactions: the offset of the record."""
         self._due: list[str] = []
         self._waiting: dict[str, list[_Waiting]] = {}
         self._to_expire: list[str] = []
@@ -171,12 +175,14 @@ class TransactionShard:
             self.transactions.put(transactional_id, transaction, offset)
         self._decided_at.pop(transactional_id, None)
         self._marking.pop(transactional_id, None)
+        self._decision.pop(transactional_id, None)
         if transaction is None or transaction.state.may_expire:
             self.open_since.pop(transactional_id, None)
             return
         self.open_since[transactional_id] = transaction.start_ms
         if transaction.state.is_prepared:
             self._marking[transactional_id] = set(transaction.partitions)
+            self._decision[transactional_id] = offset
             if offset >= self.transactions.committed_end:  # else it is one of a load, and `loaded` sees to it
                 self._decided_at[transactional_id] = offset
                 self._prepared.append((offset, transactional_id))
@@ -440,6 +446,7 @@ class TransactionShard:
                         transaction.state is State.PREPARE_COMMIT,
                         frozenset(self._marking[transactional_id]),
                         transaction.client_version,
+                        self._decision[transactional_id],
                     )
                 )
         return found

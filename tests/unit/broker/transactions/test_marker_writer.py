@@ -12,6 +12,7 @@ from headrace.config import LogConfig
 from headrace.errors import Err
 from headrace.metadata.image import Partition as Assignment
 from headrace.protocol import messages as m
+from headrace.protocol.private_fields.marker_origin import decision_tag, leader_epochs_tag
 from headrace.records.builder import BatchBuilder
 from headrace.replication.partition import always_eligible
 from headrace.storage.log import Log
@@ -72,15 +73,19 @@ class Leader:
         return MarkerWriter({"t": {0: self.partition}}, groups, self, lambda: TIMEOUT_MS, loop)
 
 
-def end(*producers: tuple[int, int], committed: bool = True) -> m.WriteTxnMarkersRequest:
+def end(
+    *producers: tuple[int, int], committed: bool = True, decision: int = -1, leader_epoch: int = -1
+) -> m.WriteTxnMarkersRequest:
     kind = m.WriteTxnMarkersRequest
+    epochs = leader_epochs_tag([leader_epoch])
     return kind(
         markers=[
             kind.WritableTxnMarker(
                 producer_id=producer_id,
                 producer_epoch=epoch,
                 transaction_result=committed,
-                topics=[kind.WritableTxnMarkerTopic(name="t", partition_indexes=[0])],
+                topics=[kind.WritableTxnMarkerTopic(name="t", partition_indexes=[0], unknown_tags=epochs)],
+                unknown_tags=decision_tag(decision),
             )
             for producer_id, epoch in producers
         ]
@@ -126,6 +131,69 @@ def test_markers_of_one_request_for_one_partition_are_each_waited_for() -> None:
         leader.sync()
         assert errors(await asyncio.wait_for(asked, 1)) == {7: Err.NONE, 8: Err.NONE}
         assert leader.partition.last_stable_offset == 4
+
+    asyncio.run(main())
+
+
+def test_a_classic_marker_that_comes_again_does_not_end_the_next_transaction() -> None:
+    async def main() -> None:
+        leader = Leader()
+        writer = leader.writer()
+        leader.begin()
+        asked = end(PRODUCER, decision=5, leader_epoch=0)
+        answers = [asyncio.ensure_future(writer.write(asked)), asyncio.ensure_future(writer.write(asked))]
+        await asyncio.sleep(0)
+        assert not any(answer.done() for answer in answers), "the second one, too, waits until the first is committed"
+        assert leader.partition.log.end_offset == 2
+        leader.sync()
+        assert [errors(await answer) for answer in answers] == [{7: Err.NONE}] * 2
+
+        leader.begin()
+        for decision in (5, 4):
+            assert errors(await writer.write(end(PRODUCER, decision=decision, leader_epoch=0))) == {7: Err.NONE}
+        assert leader.partition.last_stable_offset == 2, "the next transaction is open"
+        answer = asyncio.ensure_future(writer.write(end(PRODUCER, decision=8, leader_epoch=0)))
+        await asyncio.sleep(0)
+        leader.sync()
+        assert errors(await answer) == {7: Err.NONE}
+        assert leader.partition.last_stable_offset == 4
+
+    asyncio.run(main())
+
+
+def test_a_classic_marker_does_not_outlive_the_leader_it_was_meant_for() -> None:
+    """The leader moves away and back; meanwhile another has written the marker, and the next transaction began."""
+
+    async def main() -> None:
+        leader = Leader()
+        leader.begin()
+        leader.partition.become_follower(2, 1)
+        leader.partition.become_leader(Assignment((1,), (1,), 1, 2, 0, (bytes(16),)))
+        late = end(PRODUCER, committed=False, decision=5, leader_epoch=0)
+        assert errors(await leader.writer().write(late)) == {7: Err.NOT_LEADER_OR_FOLLOWER}
+        assert leader.partition.last_stable_offset == 0
+
+    asyncio.run(main())
+
+
+def test_a_marker_that_was_cut_with_its_leaders_log_is_written_again() -> None:
+    """What a leader has written is known in its own epoch only: later another log may have taken its place."""
+
+    async def main() -> None:
+        leader = Leader()
+        writer = leader.writer()
+        leader.begin()
+        lost = asyncio.ensure_future(writer.write(end(PRODUCER, decision=5, leader_epoch=0)))
+        await asyncio.sleep(0)
+        leader.partition.become_follower(2, 1)
+        assert errors(await lost) == {7: Err.NOT_LEADER_OR_FOLLOWER}
+        leader.partition.become_leader(Assignment((1,), (1,), 1, 2, 0, (bytes(16),)))
+        before = leader.partition.log.end_offset
+        again = asyncio.ensure_future(writer.write(end(PRODUCER, decision=5, leader_epoch=2)))
+        await asyncio.sleep(0)
+        leader.sync()
+        assert errors(await again) == {7: Err.NONE}
+        assert leader.partition.log.end_offset == before + 1
 
     asyncio.run(main())
 

@@ -8,6 +8,8 @@ from headrace.coordinator.transactions.shard import Markers
 from headrace.coordinator.transactions.transaction import TopicPartition
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
+from headrace.protocol.codec import CODECS
+from headrace.protocol.private_fields.marker_origin import decision_in, leader_epochs_in
 
 
 class Shard:
@@ -35,6 +37,9 @@ class Brokers:
 
     def leader_of(self, topic: str, partition: int) -> int | None:
         return self.leaders.get((topic, partition))
+
+    def leader_epoch_of(self, topic: str, partition: int) -> int:
+        return 10 + partition
 
     async def write(self, broker_id: int, request: m.WriteTxnMarkersRequest) -> m.WriteTxnMarkersResponse:
         self.sent.append((broker_id, request))
@@ -112,6 +117,17 @@ def test_each_leader_is_told_once_of_all_its_partitions() -> None:
     assert (marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch) == (4, True, 3)
     assert marker.transaction_version == 2
     assert sorted(shard.done) == [("a", 0), ("a", 1), ("b", 0)]
+
+
+def test_leaders_are_told_by_which_decision_and_in_which_epoch_they_are_asked() -> None:
+    brokers, shard = Brokers({("a", 0): 1, ("a", 1): 1}), Shard()
+    run(brokers, (shard, markers(("a", 0), ("a", 1))._replace(decision=47)))
+    ((_, request),) = brokers.sent
+    codec = CODECS["WriteTxnMarkersRequest"]
+    sent = codec.decode(codec.encode(request, 1), 1, 0)  # by the wire, also in the older version
+    assert decision_in(sent.markers[0].unknown_tags) == 47
+    assert leader_epochs_in(sent.markers[0].topics[0].unknown_tags, 2) == (10, 11)
+    assert leader_epochs_in(sent.markers[0].topics[0].unknown_tags, 3) == (-1, -1, -1)
 
 
 def test_what_comes_while_a_request_is_under_way_goes_with_the_next() -> None:

@@ -26,7 +26,7 @@ from headrace.metadata.image import Image
 from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
 from headrace.records.layout import NO_SEQUENCE
-from headrace.replication.producers import Verification
+from headrace.replication.verification import Verification
 
 BY_ID = 10
 """The first version of OffsetCommit and OffsetFetch that names topics by id."""

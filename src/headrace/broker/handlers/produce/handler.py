@@ -35,8 +35,8 @@ from headrace.protocol.templates.produce import BY_ID, ProduceTemplate, produce_
 from headrace.records.batch import HEADER_BYTES, NotOneBatch, require_one_batch
 from headrace.records.compression import Codec
 from headrace.records.layout import ATTRIBUTES_AT, CODEC_MASK, MAGIC_AT, TRANSACTIONAL
-from headrace.replication.producers import Verification
 from headrace.replication.refused_batches import Behind, RefusedBatches
+from headrace.replication.verification import Verification
 
 ADMIN_CLIENT_ID = "__admin_client"
 TIMEOUT_MS_MAX = 24 * 3600 * 1000

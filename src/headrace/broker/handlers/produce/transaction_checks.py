@@ -15,7 +15,7 @@ from headrace.errors import Err, KafkaError
 from headrace.protocol.hot import decode_produce
 from headrace.protocol.templates.produce import BY_ID
 from headrace.records.layout import HEADER, HEADER_BYTES, TRANSACTIONAL
-from headrace.replication.producers import Verification
+from headrace.replication.verification import Verification
 
 FLEXIBLE_SINCE = 9
 NO_STRING = b"\xff\xff"
