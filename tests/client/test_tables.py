@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.client.api import tables
+from headrace.client.produce.deliveries import WrittenBatch
 from headrace.client.produce.partitioner import partition_for_key
 from headrace.testing.broker import TestBroker
 from tests.client.support import QUICK, read_all, run
@@ -65,5 +67,55 @@ def test_what_is_no_table_of_records_is_refused(broker: TestBroker) -> None:
             with pytest.raises(headrace.ClientError, match="there is no column 'nothing'"):
                 async for _ in consumer.tables(["nothing"]):
                     pass
+
+    run(broker, work)
+
+
+def test_a_large_table_goes_in_pieces_and_in_order(broker: TestBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of each partition take turns, rows of a partition stay in their order, and where they went is told."""
+    monkeypatch.setattr(tables, "PIECE_BYTES", 1)
+
+    async def work(topic: str) -> None:
+        written: list[WrittenBatch] = []
+        async with headrace.Producer(broker.bootstrap, batch_bytes=500) as producer:
+            assert await producer.send_table(topic, table_of(3_000), on_written=written.append) == 3_000
+        places: dict[int, list[headrace.Record]] = {}
+        for row in await read_all(broker, topic):
+            places.setdefault(row.partition, []).append(row)
+        assert len(places) == 3 and len(written) > 30
+        for partition, rows in places.items():
+            assert [row.offset for row in rows] == list(range(len(rows)))
+            for keyed in (True, False):  # those without a key are placed in runs, which end where batches do
+                numbers = [int(row.value) for row in rows if (row.key is not None) is keyed]
+                assert numbers == sorted(numbers)
+            told = [(one.offset, one.count) for one in written if one.partition == partition]
+            assert [offset for offset, _ in told] == [sum(n for _, n in told[:at]) for at in range(len(told))]
+
+    run(broker, work, partitions=3)
+
+
+def test_polars_pandas_and_duckdb_take_tables_as_they_are(broker: TestBroker) -> None:
+    polars, pandas, duckdb = (pytest.importorskip(name) for name in ("polars", "pandas", "duckdb"))
+
+    async def work(topic: str) -> None:
+        async with headrace.Producer(broker.bootstrap) as producer:
+            await producer.send_table(topic, table_of(100))
+            # And what they make comes back: a table of polars, and of pandas, is one of Arrow.
+            frame = polars.DataFrame({"value": [b"from polars"], "key": [b"p"]})
+            await producer.send_table(topic, frame.to_arrow(compat_level=polars.CompatLevel.oldest()))
+            await producer.send_table(topic, pa.Table.from_pandas(pandas.DataFrame({"value": [b"from pandas"]})))
+        async with headrace.Consumer(topic, bootstrap=broker.bootstrap, **QUICK) as consumer:
+            whole: list[Any] = []
+            async for got in consumer.tables():
+                whole.append(got)
+                if sum(map(len, whole)) == 102:
+                    break
+        table = pa.concat_tables(whole)
+        assert polars.from_arrow(table).filter(polars.col("value") == b"from polars")["key"].to_list() == [b"p"]
+        assert set(table.to_pandas()["value"]) >= {b"from pandas", b"99"}
+        with duckdb.connect() as connection:
+            connection.register("rows", table)
+            (count, keys) = connection.execute("select count(*), count(distinct key) from rows").fetchone()
+        assert (count, keys) == (102, 6)
 
     run(broker, work)

@@ -254,7 +254,7 @@ class Producer:
         count = len(core.cluster.topics[topic].partitions)
         if partition is not None and not 0 <= partition < count:
             raise _no_partition(topic, partition, count)
-        batches = encode_table(
+        pieces = encode_table(
             topic,
             table,
             count,
@@ -265,15 +265,21 @@ class Producer:
             batch_bytes=core.batch_bytes,
             transactional=core.transactions is not None,
         )
-        for batch in batches:
-            batch.source = OpenBatch.whole(topic, batch.partition, batch.count, 0.0)
-        await core.send(batches)
-        for batch in batches:
-            assert batch.source is not None
-            where = await Delivery(batch.source, 0, 0)
+        # Of a batch that was sent only this is kept: its bytes are given back when they are acknowledged.
+        sent: list[OpenBatch] = []
+        for batches in pieces:
+            for batch in batches:
+                batch.source = OpenBatch.whole(topic, batch.partition, batch.count, 0.0)
+                sent.append(batch.source)
+            await core.send(batches)
+            await asyncio.sleep(0)  # they leave while the next piece is encoded
+        rows = 0
+        for source in sent:
+            where = await Delivery(source, 0, 0)
+            rows += source.count
             if on_written is not None:
-                on_written(WrittenBatch(batch.partition, where.offset, batch.count))
-        return sum(batch.count for batch in batches)
+                on_written(WrittenBatch(source.partition, where.offset, source.count))
+        return rows
 
     async def flush(self) -> None:
         """Wait until every record sent so far is acknowledged, or failed for good.
