@@ -15,7 +15,7 @@ import typer
 from headrace.cli import cluster_migrate, cluster_moves, cluster_quorum, scrub
 from headrace.cli.cluster_quorum import quorum_facts
 from headrace.cli.dump.report import counted
-from headrace.cli.output import BOOTSTRAP, JSON, YES, command_group, print_json, with_admin
+from headrace.cli.output import ANSWER_LIMIT_S, BOOTSTRAP, JSON, YES, command_group, print_json, with_admin
 from headrace.cli.watch import watched
 from headrace.client.admin.admin import Admin, Resource
 from headrace.client.admin.disk_space import DiskSpace, Fill, disk_space_of, time_text
@@ -34,8 +34,8 @@ app.command("balance")(cluster_moves.balance)
 app.command("scrub")(scrub.scrub_cluster)
 app.command("migrate")(cluster_migrate.migrate)
 
-CONNECT_LIMIT_S, ANSWER_LIMIT_S = 1.5, 3.0
-"""A state is looked at when something is wrong: who does not answer in this time is shown so, and not waited for."""
+CONNECT_LIMIT_S = 1.5
+"""As ANSWER_LIMIT_S, until a connection is there."""
 SHOWN_MAX = 20
 """Partitions in trouble that are named one by one."""
 

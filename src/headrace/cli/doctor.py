@@ -16,7 +16,7 @@ from typing import NamedTuple
 import typer
 
 from headrace.cli.dump.report import counted
-from headrace.cli.output import BOOTSTRAP, JSON, SECURITY, print_json
+from headrace.cli.output import ANSWER_LIMIT_S, BOOTSTRAP, JSON, SECURITY, print_json
 from headrace.cli.up import DATA
 from headrace.client.admin.admin import Admin, LogDir
 from headrace.client.admin.disk_space import Fill, disk_space_of, time_text
@@ -115,7 +115,13 @@ async def check_cluster(bootstrap: str) -> list[Finding]:
         for _, broker in sorted(cluster.brokers.items()):
             findings.append(await check_advertised(broker, (reached.host, reached.port), cluster.cluster_id))
         findings.append(_check_partitions(answer))
-        findings += check_disks(await Operations(Admin(cluster=cluster)).log_dirs(sorted(cluster.brokers)))
+        nodes = sorted(cluster.brokers)
+        log_dirs = await Operations(Admin(cluster=cluster)).log_dirs(nodes, ANSWER_LIMIT_S)
+        findings += check_disks(log_dirs)
+        told = {log_dir.node_id for log_dir in log_dirs}
+        for node in nodes:
+            if node not in told:
+                findings.append(Finding(Verdict.NOTE, f"broker {node} does not say how full its disks are"))
     return findings
 
 

@@ -30,6 +30,8 @@ JSON = typer.Option(False, "--json", help="Print JSON.")
 YES = typer.Option(False, "--yes", "-y", help="Do not ask.")
 SECURITY: ContextVar[Security] = ContextVar("SECURITY", default=PLAINTEXT)
 """How the running command connects, by its --command-config."""
+ANSWER_LIMIT_S = 3.0
+"""A state is looked at when something is wrong: who does not answer in this time is shown so, and not waited for."""
 
 
 def command_group(text: str, **options: Any) -> typer.Typer:

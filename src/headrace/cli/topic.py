@@ -11,6 +11,7 @@ from headrace.cli.config import Entity, refuse_unknown_unset
 from headrace.cli.delete_records import delete_records
 from headrace.cli.dump.report import counted
 from headrace.cli.output import (
+    ANSWER_LIMIT_S,
     BOOTSTRAP,
     JSON,
     YES,
@@ -83,7 +84,9 @@ async def _totals(admin: Admin, topics: list[Topic]) -> list[dict[str, int | Non
     led = [(topic.name, p.index) for topic in topics for p in topic.partitions.values() if p.leader >= 0]
     leaders = sorted({p.leader for topic in topics for p in topic.partitions.values() if p.leader >= 0})
     starts, ends, sizes = await asyncio.gather(
-        admin.offsets_of(led, EARLIEST), admin.offsets_of(led, LATEST), Operations(admin).replica_bytes(leaders)
+        admin.offsets_of(led, EARLIEST),
+        admin.offsets_of(led, LATEST),
+        Operations(admin).replica_bytes(leaders, ANSWER_LIMIT_S),
     )
     rows: list[dict[str, int | None]] = []
     for topic in topics:

@@ -22,11 +22,13 @@ from headrace.cli.main import main
 from headrace.cli.output import pairs
 from headrace.client.errors import ClientError
 from headrace.client.net.cluster import Broker
+from headrace.protocol import messages as m
+from headrace.protocol.api import ApiKey
 from headrace.terminal import print_table, size_text
 from tests.compat.process import HeadraceProcess
 from tests.documents import ROOT, blocks, forms
 from tests.reference.apache import free_ports
-from tests.unit.client.fake import FakeBroker
+from tests.unit.client.fake import SILENT, FakeBroker
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -55,6 +57,7 @@ def fake() -> Iterator[FakeBroker]:
 
     async def serve() -> None:
         async with FakeBroker() as broker:
+            broker.handlers[ApiKey.DESCRIBE_LOG_DIRS] = lambda request, version: m.DescribeLogDirsResponse()
             holder["broker"] = broker
             ready.set()
             await asyncio.to_thread(stop.wait)
@@ -286,6 +289,15 @@ def test_an_address_that_leads_nowhere(command: Command, fake: FakeBroker, tmp_p
     assert (
         f"it advertises {nowhere}: a mapped port" in out and f"advertised.listeners=PLAINTEXT://{fake.address}" in out
     )
+
+
+def test_a_broker_that_does_not_tell_of_its_disks_is_not_waited_for(
+    command: Command, fake: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "ANSWER_LIMIT_S", 0.1)
+    fake.handlers[ApiKey.DESCRIBE_LOG_DIRS] = lambda request, version: SILENT
+    code, out, _ = command("doctor", "-b", fake.address, "--data", tmp_path)
+    assert "! broker 1 does not say how full its disks are" in out and code == 0
 
 
 def test_brackets_are_shown(command: Command, tmp_path: Path) -> None:

@@ -333,9 +333,11 @@ class Operations:
 
         return [log_dir for part in await asyncio.gather(*map(one, nodes)) for log_dir in part]
 
-    async def replica_bytes(self, nodes: Iterable[int]) -> dict[tuple[int, str, int], int]:
-        """(broker, topic, partition) -> bytes of that replica, as far as brokers answer."""
-        return sizes_in(await self.log_dirs(nodes))
+    async def replica_bytes(
+        self, nodes: Iterable[int], timeout_s: float | None = None
+    ) -> dict[tuple[int, str, int], int]:
+        """(broker, topic, partition) -> bytes of that replica, as far as brokers answer in `timeout_s`, if given."""
+        return sizes_in(await self.log_dirs(nodes, timeout_s))
 
 
 def sizes_in(log_dirs: Iterable[LogDir]) -> dict[tuple[int, str, int], int]:
