@@ -158,7 +158,9 @@ class _Elected(NamedTuple):
     unclean: bool
 
 
-def _choose(partition: Partition, wanted: Wanted, rules: Rules, election: Election) -> _Elected:
+def _choose_clean(partition: Partition, wanted: Wanted, rules: Rules, election: Election) -> int:
+    """A replica that has everything committed, on a disk with space if there is one; NO_LEADER without any."""
+
     def valid(replica: int) -> bool:
         in_line = replica in wanted.isr or (not wanted.isr and replica in wanted.elr)
         return in_line and rules.acceptable(replica)
@@ -166,16 +168,16 @@ def _choose(partition: Partition, wanted: Wanted, rules: Rules, election: Electi
     order = [partition.leader, *wanted.replicas]
     first = wanted.replicas[0] if election is Election.PREFERRED else partition.leader
     if valid(first) and rules.has_space(first):
-        return _Elected(first, False)
-    full = NO_LEADER
-    for replica in order:
-        if valid(replica):
-            if rules.has_space(replica):
-                return _Elected(replica, False)
-            if full == NO_LEADER:
-                full = replica
-    if full != NO_LEADER:
-        return _Elected(full, False)  # all are: it can be read from, and nothing is gained by moving it
+        return first
+    in_line = [replica for replica in order if valid(replica)]
+    # If all are full: it can be read from, and nothing is gained by moving it.
+    return next(filter(rules.has_space, in_line), in_line[0] if in_line else NO_LEADER)
+
+
+def _choose(partition: Partition, wanted: Wanted, rules: Rules, election: Election) -> _Elected:
+    leader = _choose_clean(partition, wanted, rules, election)
+    if leader != NO_LEADER:
+        return _Elected(leader, False)
     if not wanted.elr and not wanted.isr and len(partition.last_known_elr) == 1:
         last = partition.last_known_elr[0]
         # Every replica that was eligible has lost something; the last leader lost the least.

@@ -94,19 +94,12 @@ def load_folder(
     disk.make_dirs(path)
     names = disk.list(path)
     deleted = segment_bases(names, ".log" + DELETED_SUFFIX)
-    manifest = read_manifest(disk, path, names, report) if manifest_trusted else None
-    if manifest is None and MANIFEST in names:
-        # First of all, and for good: once this run has written its checkpoints, they would vouch for it.
-        disk.remove(f"{path}/{MANIFEST}")
-        disk.sync_dir(path)
+    manifest = _trusted_manifest(disk, path, names, bool(manifest_trusted), report)
     names = finish_interrupted(disk, path, names, report, None if manifest is None else manifest.swap)
     epochs = _load_epochs(disk, path, report)
     topic_id = _load_topic_id(disk, path, report)
     segments = _load_segments(pool, path, names, now_ms, report)
-    for segment in segments:
-        segment.index_interval_bytes = config.index_interval_bytes
-        if segment.size:
-            segment.handle.unchecked = Unchecked(segment.size)
+    _set_up(segments, config)
     if segments and 0 < cleaned <= segments[-1].base_offset:
         # Apache Kafka compacts what it has not checkpointed as committed yet, and then notes how far it has come.
         committed = max(cleaned, committed or 0)
@@ -119,10 +112,8 @@ def load_folder(
             committed = max(committed or 0, manifest.end_offset)
         check = ManifestCheck(disk, path, segments, names, manifest, config, log_start, report)
         check.run()
-        if segments and (last := manifest.get(segments[-1].base_offset)) is not None:
-            # The active segment is gone, or never got to the disk: nothing is appended to one that is closed.
-            segments.append(Segment.create(pool, path, last.end_offset, config, now_ms))
         places = check.places
+        _leave_closed(pool, path, segments, manifest, config, now_ms)
         _add_known_holes(disk, places, segments, report)
     else:
         places = kept_places(path, names)
@@ -156,10 +147,7 @@ def load_folder(
     if log_start > end_offset:
         # Records below the start were deleted on purpose, and the rest never reached the disk.
         report.say(f"ends at {end_offset}, below its start {log_start}: starts empty at {log_start}")
-        for segment in segments:
-            segment.close()
-            for file in segment.paths():
-                disk.remove(file)
+        _remove(disk, segments)
         segments[:] = [Segment.create(pool, path, log_start, config, now_ms)]
         end_offset = log_start
         epochs.clear()
@@ -169,16 +157,8 @@ def load_folder(
     snapshots.remove_strays([one.base_offset for one in segments] + [hole.start_offset for hole in report.holes])
     # From everything on disk: a client without an answer may still resend a record that was deleted since.
     producers_known = load_producers(producers, snapshots, segments, report.holes, end_offset, now_ms)
-    for segment, following in pairwise(segments):
-        # After a clean stop all was synced; after another, what lies below the recovery point was.
-        segment.synced = clean or following.base_offset <= recovery_point
-        segment.synced_size = segment.size if segment.synced else 0
-    active = segments[-1]
-    active.synced_size = active.size if clean else 0
-    active.forget_tail(end_offset)
-    assert active.max_timestamp >= -1
-    active.bytes_since_index = active.size - (active.offsets.positions[-1] if len(active.offsets) else 0)
-    active.configure(config)
+    _note_synced(segments, clean, recovery_point)
+    _make_active(segments[-1], end_offset, config)
     recovery_point = end_offset if clean else min(recovery_point, end_offset)
     was_kept = manifest is not None
     manifest = manifest or Manifest(segments[0].base_offset, is_kept=manifest_trusted is not None)
@@ -198,6 +178,55 @@ def load_folder(
         manifest,
         producers_known,
     )
+
+
+def _trusted_manifest(
+    disk: Disk, path: str, names: Sequence[str], is_trusted: bool, report: RecoveryReport
+) -> Manifest | None:
+    manifest = read_manifest(disk, path, names, report) if is_trusted else None
+    if manifest is None and MANIFEST in names:
+        # First of all, and for good: once this run has written its checkpoints, they would vouch for it.
+        disk.remove(f"{path}/{MANIFEST}")
+        disk.sync_dir(path)
+    return manifest
+
+
+def _set_up(segments: Sequence[Segment], config: LogConfig) -> None:
+    for segment in segments:
+        segment.index_interval_bytes = config.index_interval_bytes
+        if segment.size:
+            segment.handle.unchecked = Unchecked(segment.size)
+
+
+def _leave_closed(
+    pool: FilePool, path: str, segments: list[Segment], manifest: Manifest, config: LogConfig, now_ms: int
+) -> None:
+    """Where the active segment is gone, or never got to the disk: nothing is appended to one that is closed."""
+    if segments and (last := manifest.get(segments[-1].base_offset)) is not None:
+        segments.append(Segment.create(pool, path, last.end_offset, config, now_ms))
+
+
+def _remove(disk: Disk, segments: Sequence[Segment]) -> None:
+    for segment in segments:
+        segment.close()
+        for file in segment.paths():
+            disk.remove(file)
+
+
+def _note_synced(segments: Sequence[Segment], clean: bool, recovery_point: int) -> None:
+    """After a clean stop all was synced; after another, what lies below the recovery point was."""
+    for segment, following in pairwise(segments):
+        segment.synced = clean or following.base_offset <= recovery_point
+        segment.synced_size = segment.size if segment.synced else 0
+    segments[-1].synced_size = segments[-1].size if clean else 0
+
+
+def _make_active(segment: Segment, end_offset: int, config: LogConfig) -> None:
+    """The last segment is the one that records are appended to."""
+    segment.forget_tail(end_offset)
+    assert segment.max_timestamp >= -1
+    segment.bytes_since_index = segment.size - (segment.offsets.positions[-1] if len(segment.offsets) else 0)
+    segment.configure(config)
 
 
 # -- what interrupted work left behind

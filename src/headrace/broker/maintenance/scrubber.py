@@ -188,16 +188,20 @@ class Scrubber:
                 await self._save()
         await self._compare()
         if not by_clock:
-            # The others are asked for a pass, too, and somebody waits for what comes of it.
-            deadline_ms = self._runtime.clock.monotonic_ms() + OTHERS_MS
-            while self.comparison.pending and self._runtime.clock.monotonic_ms() < deadline_ms:
-                await asyncio.sleep(0.2)
-                await self._compare()
+            await self._compare_again_until_told()
         self._passes += 1
         if is_whole:
             progress.cursor = None
             progress.last_pass_ms = self._runtime.clock.wall_ms()
             await self._save()
+
+    async def _compare_again_until_told(self) -> None:
+        """The others are asked for a pass, too, and somebody waits for what comes of it."""
+        clock = self._runtime.clock
+        deadline_ms = clock.monotonic_ms() + OTHERS_MS
+        while self.comparison.pending and clock.monotonic_ms() < deadline_ms:
+            await asyncio.sleep(0.2)
+            await self._compare()
 
     def _portion(self, cursor: TopicPartition | None, names: set[str] | None, budget: int) -> "list[Piece]":
         """Whole partitions, at least one."""

@@ -521,18 +521,7 @@ class LeaderFetcher:
         copy.backoff_ms = BACKOFF_MS
         try:
             if records is not None:
-                before = log.end_offset
-                unsynced = partition.append_copied(records)
-                self._metrics.replication_bytes_in += len(records)
-                if unsynced:
-                    self._unsynced[copy] = self._holding[copy] = None
-                elif log.end_offset > before:
-                    self._named[copy] = None
-                elif copy not in self._named and copy not in self._unsynced:
-                    self._delay(copy)  # nothing in it was of use, and would be the next time
-                if (partition.follower_throttled or partition.joining) and (rate := self._rate_of(partition)):
-                    now_ms = self._runtime.clock.monotonic_ms()
-                    self._throttle.take(len(records), rate, now_ms)
+                self._append(copy, records)
             copy.behind = high_watermark > log.end_offset
             if not copy.behind and partition.incomplete:
                 self._standing.whole_again(partition)
@@ -546,6 +535,20 @@ class LeaderFetcher:
             return
         if log.log_start_offset != copy.log_start and copy not in self._unsynced:
             self._named[copy] = None  # the leader waits to hear of it
+
+    def _append(self, copy: Copy, records: memoryview) -> None:
+        partition = copy.partition
+        before = partition.log.end_offset
+        unsynced = partition.append_copied(records)
+        self._metrics.replication_bytes_in += len(records)
+        if unsynced:
+            self._unsynced[copy] = self._holding[copy] = None
+        elif partition.log.end_offset > before:
+            self._named[copy] = None
+        elif copy not in self._named and copy not in self._unsynced:
+            self._delay(copy)  # nothing in it was of use, and would be the next time
+        if (partition.follower_throttled or partition.joining) and (rate := self._rate_of(partition)):
+            self._throttle.take(len(records), rate, self._runtime.clock.monotonic_ms())
 
     def _refused(self, copy: Copy, error: Err) -> None:
         if error is Err.OFFSET_OUT_OF_RANGE:

@@ -260,15 +260,7 @@ def spark_type(
     if isinstance(node, list):
         return spark_type(_one_of_union(node, path), names, path, within)
     if isinstance(node, str):
-        if node in PRIMITIVES:
-            return PRIMITIVES[node]
-        if node in within:
-            raise FormatError(
-                f"{path} is a {node} within a {node}", "a column cannot hold a type within itself; leave it out"
-            )
-        if node not in names:
-            raise FormatError(f"{path} is of type {node!r}, which the schema does not define")
-        return spark_type(names[node], names, path, within)
+        return _type_by_name(node, names, path, within)
     kind = node.get("type")
     if isinstance(kind, dict | list):
         return spark_type(kind, names, path, within)
@@ -282,20 +274,39 @@ def spark_type(
     if kind == "map":
         return T.MapType(T.StringType(), spark_type(node["values"], names, f"{path}{{}}", within))
     if kind in ("enum", "fixed", "record", "error"):
-        name = _full_name(node)
-        names[name] = names[node["name"]] = node
-        if kind in ("enum", "fixed"):
-            return PRIMITIVES[kind]
-        inner = (*within, name, node["name"])
-        return T.StructType(
-            [
-                T.StructField(field["name"], spark_type(field["type"], names, f"{path}.{field['name']}", inner))
-                for field in node["fields"]
-            ]
-        )
+        return _defined_type(node, names, path, within)
     if not isinstance(kind, str):
         raise FormatError(f"the schema does not say what {path} is")
     return spark_type(kind, names, path, within)
+
+
+def _type_by_name(name: str, names: dict[str, Document], path: str, within: tuple[str, ...]) -> T.DataType:
+    if name in PRIMITIVES:
+        return PRIMITIVES[name]
+    if name in within:
+        raise FormatError(
+            f"{path} is a {name} within a {name}", "a column cannot hold a type within itself; leave it out"
+        )
+    if name not in names:
+        raise FormatError(f"{path} is of type {name!r}, which the schema does not define")
+    return spark_type(names[name], names, path, within)
+
+
+def _defined_type(
+    node: Mapping[str, Any], names: dict[str, Document], path: str, within: tuple[str, ...]
+) -> T.DataType:
+    """A type that has a name from here on."""
+    name = _full_name(node)
+    names[name] = names[node["name"]] = node
+    if node["type"] in ("enum", "fixed"):
+        return PRIMITIVES[node["type"]]
+    inner = (*within, name, node["name"])
+    return T.StructType(
+        [
+            T.StructField(field["name"], spark_type(field["type"], names, f"{path}.{field['name']}", inner))
+            for field in node["fields"]
+        ]
+    )
 
 
 def _full_name(node: Mapping[str, Any]) -> str:

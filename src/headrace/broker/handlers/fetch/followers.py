@@ -15,6 +15,7 @@ from headrace.broker.net.request import FETCH, Answer, Request
 from headrace.broker.net.waiters import Bucket, TimerWheel
 from headrace.broker.replicas.hosted import Replicas
 from headrace.broker.replicas.isr import IsrChanges
+from headrace.broker.replicas.partition import Partition
 from headrace.broker.runtime import Runtime
 from headrace.config import BrokerConfig
 from headrace.errors import Err, KafkaError
@@ -177,21 +178,17 @@ class FollowerFetches:
         try:
             # Led here in the epoch that the follower knows, as it nearly always is; or looked up, and refused if not.
             if partition is None or partition.leader is None or partition.leader_epoch != row.leader_epoch:
-                partition = self._replicas.leader(row.topic, row.index, row.leader_epoch)
-                if partition is not row.partition and session.id:
-                    row.watch(partition)
+                partition = self._look_up(session, row)
             leader, log = partition.leader, partition.log
             assert leader is not None
             if session.replica_id not in leader.followers:
                 # The follower has heard of a reassignment that this node has not: it should try again.
                 raise KafkaError(Err.UNKNOWN_LEADER_EPOCH if row.leader_epoch >= 0 else Err.NOT_LEADER_OR_FOLLOWER)
             offset, end_offset = row.offset, log.end_offset
-            if row.last_epoch != log.epochs.latest_epoch or offset > end_offset:
-                diverging = self._reader.diverging(partition, row.index, row.last_epoch, offset)
-                if diverging is not None:
-                    row.named = False
-                    gathered.tell(row, diverging)
-                    return
+            if (row.last_epoch != log.epochs.latest_epoch or offset > end_offset) and self._tells_where_logs_part(
+                partition, row, gathered
+            ):
+                return
             piece = None
             if offset != end_offset:
                 left = gathered.left
@@ -213,9 +210,10 @@ class FollowerFetches:
         if piece is not None:
             length = gathered.take(piece, self._reader.is_cold(piece, log))
         high_watermark, log_start = leader.high_watermark, log.log_start_offset
-        if log_start != row.told_log_start and row.told_log_start >= 0:
-            gathered.enough = True  # DeleteRecords waits until all replicas have heard of it
-        elif session.prompt and high_watermark != row.told_high_watermark:
+        # DeleteRecords waits until all replicas have heard of a new start.
+        if (log_start != row.told_log_start and row.told_log_start >= 0) or (
+            session.prompt and high_watermark != row.told_high_watermark
+        ):
             gathered.enough = True
         if length or high_watermark != row.told_high_watermark or log_start != row.told_log_start:
             gathered.results.append(
@@ -223,6 +221,20 @@ class FollowerFetches:
             )
         elif row.offset >= log.end_offset:
             del session.dirty[row]
+
+    def _look_up(self, session: FollowerSession, row: Row) -> Partition:
+        partition = self._replicas.leader(row.topic, row.index, row.leader_epoch)
+        if partition is not row.partition and session.id:
+            row.watch(partition)
+        return partition
+
+    def _tells_where_logs_part(self, partition: Partition, row: Row, gathered: Gathered) -> bool:
+        diverging = self._reader.diverging(partition, row.index, row.last_epoch, row.offset)
+        if diverging is None:
+            return False
+        row.named = False
+        gathered.tell(row, diverging)
+        return True
 
     def _may_send(self, session: FollowerSession, isr: Iterable[int], piece: Slice, now_ms: int) -> bool:
         """Throttled replicas wait their turn, unless acks=all waits for them. What is put off is found again later."""
