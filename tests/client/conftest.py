@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.testing.broker import TestBroker
-from tests.reference.apache import ApacheKafka, Unavailable, java, libs
+from tests.reference.apache import ApacheKafka
+from tests.reference.either import KINDS, running_broker
 
 SETTINGS = {
     "group.consumer.min.session.timeout.ms": "1000",
@@ -22,18 +23,9 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="session", params=["headrace", pytest.param("apache", marks=pytest.mark.reference)])
+@pytest.fixture(scope="session", params=KINDS)
 def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TestBroker | ApacheKafka]:
-    if request.param == "headrace":
-        with TestBroker(settings=SETTINGS) as running:
-            yield running
-        return
-    try:
-        java()
-        libs()
-    except Unavailable as missing:
-        pytest.skip(str(missing))
-    with ApacheKafka(tmp_path_factory.mktemp("apache"), properties=dict(SETTINGS)) as running:
+    with running_broker(request.param, tmp_path_factory.mktemp("broker"), SETTINGS) as running:
         yield running

@@ -89,14 +89,7 @@ class Consumer:
         if self._core is not None:
             return
         settings = self.settings
-        cluster = Cluster(
-            settings.bootstrap,
-            client_id=settings.client_id,
-            connect_timeout_s=settings.connect_timeout_ms / 1000,
-            request_timeout_s=settings.request_timeout_ms / 1000,
-            retry_timeout_s=settings.retry_timeout_ms / 1000,
-            security=settings.security,
-        )
+        cluster = settings.new_cluster()
         line = cluster.beside()
         try:
             await cluster.refresh(self.topics)

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from headrace.client.errors import ClientError
 from headrace.client.net.address import DEFAULT_BOOTSTRAP
+from headrace.client.net.cluster import Cluster
 from headrace.client.security.channel import PLAINTEXT, Security
 
 log = logging.getLogger(__name__)
@@ -110,6 +111,17 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How long a request that may be cured by trying again is tried again (default.api.timeout.ms)."""
     metadata_max_age_ms: Positive = 300_000
     security: Any = PLAINTEXT
+
+    def new_cluster(self) -> Cluster:
+        """Connections as these settings say, none of them open yet."""
+        return Cluster(
+            self.bootstrap,
+            client_id=self.client_id,
+            connect_timeout_s=self.connect_timeout_ms / 1000,
+            request_timeout_s=self.request_timeout_ms / 1000,
+            retry_timeout_s=self.retry_timeout_ms / 1000,
+            security=self.security,
+        )
 
 
 class ProducerSettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
