@@ -52,7 +52,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import contracts
 	@$(BIN)/lint-imports
 
 test: lint ## lint, then every test that fits in minutes
-	@$(BIN)/python -m pytest -n $(JOBS) -m "not soak"
+	@HEADRACE_COVERAGE=1 $(BIN)/python -m pytest -n $(JOBS) -m "not soak"
 
 test-pythons: $(STAMP) ## the unit tests on each python3.11 to 3.14 on the PATH
 	@for python in $(PYTHONS); do \

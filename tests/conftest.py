@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import recorder
 from tests.compat.process import HeadraceProcess
 from tests.reference.apache import ApacheKafka, Unavailable, apache_kafka
 
@@ -20,6 +21,13 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if recorder is not None:
+        from tests.coverage import Plugin
+
+        config.pluginmanager.register(Plugin(config, recorder))
 
 
 @pytest.fixture(scope="session")
