@@ -8,7 +8,7 @@ import pytest
 
 import headrace
 from headrace.client.errors import ConnectionLost
-from headrace.client.net.connection import Connection
+from headrace.client.net.connection import Connection, Sink
 from headrace.protocol.api import ApiKey
 from headrace.testing.broker import TestBroker
 from tests.client.support import QUICK, read, read_all, run
@@ -17,19 +17,26 @@ from tests.client.support import QUICK, read, read_all, run
 def losing_answers(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable[[], int]:
     """The first answers to Produce are lost after the broker has written what was asked."""
     left = [times]
-    post = Connection.post
+    post_now = Connection.post_now
 
-    async def post_and_lose(self: Connection, key: ApiKey, body: Any, **options: Any) -> Any:
-        answer = await post(self, key, body, **options)
-        if key is not ApiKey.PRODUCE or left[0] == 0:
-            return answer
-        left[0] -= 1
-        await answer
-        lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        lost.set_exception(ConnectionLost("the answer was lost"))
-        return lost
+    class Loses:
+        """Hears the answer, and tells that there is none."""
 
-    monkeypatch.setattr(Connection, "post", post_and_lose)
+        def __init__(self, sink: Sink) -> None:
+            self._sink = sink
+            self.done = sink.done
+            self.set_exception = sink.set_exception
+
+        def set_result(self, message: Any, /) -> None:
+            self._sink.set_exception(ConnectionLost("the answer was lost"))
+
+    def post_and_lose(self: Connection, key: ApiKey, body: Any, sink: Sink, **options: Any) -> None:
+        if key is ApiKey.PRODUCE and left[0]:
+            left[0] -= 1
+            sink = Loses(sink)
+        post_now(self, key, body, sink, **options)
+
+    monkeypatch.setattr(Connection, "post_now", post_and_lose)
     return lambda: left[0]
 
 

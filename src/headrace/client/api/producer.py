@@ -170,6 +170,8 @@ class Producer:
         delivery = await self.send_soon(
             topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
         )
+        if self._core is not None:
+            self._core.hurry(topic, delivery.partition)
         return await delivery
 
     async def send_soon(

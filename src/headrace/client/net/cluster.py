@@ -165,6 +165,12 @@ class Cluster:
                 found.allocate = self.allocate
             return found
 
+    def open_connection(self, node_id: int) -> Connection | None:
+        """The connection to a broker, if it is open."""
+        broker = self.brokers.get(node_id)
+        found = None if broker is None else self._connections.get((broker.host, broker.port))
+        return found if found is not None and found.is_open else None
+
     async def any_connection(self) -> Connection:
         """A connection to whichever broker answers: one already open, a known broker, a bootstrap address."""
         for address, connection in self._connections.items():

@@ -227,6 +227,25 @@ class Connection:
         await self._write(api, version, self._take_id(), body, _Waiting(api, version, answer))
         return answer
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether `post_now` may be called: the connection is open, its socket not full, no login under way."""
+        return self._failure is None and not self._holds
+
+    async def writable(self) -> None:
+        """Wait until `post_now` may be called, in this very turn of the loop. Raises ClientError."""
+        await self._writable.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def post_now(self, key: ApiKey, body: Any, sink: Sink, *, version_max: int | None = None) -> None:
+        """Send `body` while `is_writable`, and have the answer's message put into `sink`. Raises UnsupportedApi."""
+        assert self._transport is not None and self._failure is None
+        api, version, correlation_id = API[key], self.version_of(key, version_max), self._take_id()
+        frame = encode_request(api, version, correlation_id, self.client_id, body)
+        self._waiting[correlation_id] = _Waiting(api, version, sink)
+        self._transport.writelines(frame)
+
     def start(self, frame_of: Callable[[int], bytes], sink: Sink) -> None:
         """Send the frame made for a correlation id, and have the answer's bytes put into `sink`, without its length.
 

@@ -26,6 +26,9 @@ class Lingering:
 
     def discard(self, queue: PartitionQueue) -> None:
         self._since.pop(queue, None)
+        if not self._since and self._timer is not None and not self.linger_s:
+            self._timer.cancel()
+            self._timer = None
 
     def end_all(self) -> None:
         """Wait no longer for any."""

@@ -113,6 +113,7 @@ class PartitionQueue:
         "in_flight",
         "is_due",
         "is_known",
+        "last_count",
         "leader",
         "next_sequence",
         "open",
@@ -148,6 +149,8 @@ class PartitionQueue:
         taken the earlier batches refuses the later ones, and its refusal says nothing about the earlier ones."""
         self.is_known = False
         """Whether the leader has taken a batch of this producer: of one unknown to it, it takes any sequence first."""
+        self.last_count = 0
+        """Records of the batch that was queued last: more than one say that many are sent at once."""
         self.error: ClientError | None = None
         """Why it recovers. Once all is answered, what the head failed of, whichever failure came first: those behind it
         follow from the gap it left."""
@@ -191,6 +194,7 @@ class PartitionQueue:
         self.pending.append(QueuedBatch(view, count, sequence, self.order, deadline, source))
         self.next_sequence = next_sequence(self.next_sequence, count)
         self.order += 1
+        self.last_count = count
 
     def acknowledge(self, batch: QueuedBatch, base_offset: int) -> None:
         """A batch in flight was written; `base_offset` is -1 where the broker did not tell it."""

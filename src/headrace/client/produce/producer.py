@@ -25,18 +25,25 @@ from headrace.client.errors import (
 from headrace.client.net.cluster import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
-    UNKNOWN_TOPIC_WAIT_S,
     Cluster,
-    may_pass,
 )
 from headrace.client.net.connection import Connection
 from headrace.client.produce import limits
+from headrace.client.produce.answers import Posted
 from headrace.client.produce.deliveries import RECORD_OVERHEAD_MAX, OpenBatch
 from headrace.client.produce.lingering import Lingering
 from headrace.client.produce.outgoing import OutgoingBatch as OutgoingBatch, Sender
 from headrace.client.produce.partition_queue import NO_PRODUCER, PartitionQueue, ProducerId, QueuedBatch, Written
-from headrace.client.produce.request import Taken, find_topic, new_producer_id, produce_request, stay_informed
-from headrace.client.produce.transactions import ProducerTransactions, Severity
+from headrace.client.produce.request import (
+    Taken,
+    find_topic,
+    idle_way,
+    leader_problem,
+    new_producer_id,
+    produce_request,
+    stay_informed,
+)
+from headrace.client.produce.transactions import ProducerTransactions
 from headrace.client.produce.verdicts import FORGOTTEN, TOO_LARGE, ends_all, explained, may_retry
 from headrace.errors import Err
 from headrace.protocol import messages as m
@@ -89,6 +96,7 @@ class ProducerCore:
         self.produce_timeout_ms = produce_timeout_ms
         self.metadata_max_age_s = metadata_max_age_s
         self.transactions = transactions
+        self._may_hurry = linger_s == 0 and acks != 0 and transactions is None
         self.producer = NO_PRODUCER
         self.failed: list[OpenBatch] = []
         """Batches of records that failed; who looks through them empties the list."""
@@ -97,6 +105,7 @@ class ProducerCore:
         self._unfinished: set[OpenBatch] = set()
         self._senders: dict[int, Sender] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._posted: set[Posted] = set()
         self._refreshing: asyncio.Task[None] | None = None
         self._buffered_bytes = 0
         self._moved = asyncio.Event()
@@ -116,21 +125,19 @@ class ProducerCore:
 
     async def close(self) -> None:
         """End at once; `flush` first if everything is to arrive."""
-        self._fail(ClientError("the producer is closed"))
+        self.end(ClientError("the producer is closed"))
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for posted in [*self._posted]:
+            posted.drop()
 
     # -- for callers
 
     async def partition_count(self, topic: str) -> int:
         """How many partitions a topic has. One that is missing is made if the broker makes topics by itself."""
-        found = self.cluster.topics.get(topic)
-        if found is None:
-            found = await self.cluster.retrying(
-                lambda: find_topic(self.cluster, topic), can_retry=may_pass, unknown_topic_wait_s=UNKNOWN_TOPIC_WAIT_S
-            )
+        found = self.cluster.topics.get(topic) or await find_topic(self.cluster, topic)
         return len(found.partitions)
 
     @property
@@ -166,6 +173,28 @@ class ProducerCore:
             batch = self._open_batch(queue)
         self._buffered_bytes += batch.append(timestamp, key, value, headers)
         return batch
+
+    def hurry(self, topic: str, partition: int) -> None:
+        """Somebody waits for the record that was appended last. If it is alone, and nothing else is on its way to its
+        broker, it is sent in this very turn; else it goes with those that come in the same turn."""
+        queue = self._queues[topic, partition]
+        if not self._may_hurry or queue.open is None or queue.open.count != 1:
+            return
+        way = idle_way(self.cluster, self._senders, queue)
+        if way is None:
+            return
+        sender, connection = way
+        queue.leader, queue.is_due = sender.node_id, True
+        self._close_open(queue)
+        batch = queue.pending.popleft()
+        batch.attempts += 1
+        queue.in_flight += 1
+        sender.in_flight += 1
+        taken = {(queue.topic, queue.partition): (queue, batch)}
+        try:
+            self._post(sender, taken, connection)
+        except ClientError as error:
+            self.lost(sender, taken, error)
 
     async def send(self, batches: Iterable[OutgoingBatch]) -> None:
         """Queue batches, waiting for room where there is none. Raises what made an earlier one fail."""
@@ -325,53 +354,45 @@ class ProducerCore:
             connection = await self.cluster.broker_connection(sender.node_id)
             if self.transactions is not None:
                 await self.transactions.add(taken)
-            request, version_max, names = produce_request(
-                self.cluster, taken, self.transactions, acks=self.acks, timeout_ms=self.produce_timeout_ms
-            )
             if self.acks == 0:
+                request, version_max, _ = self._request(taken)
                 await connection.send(ApiKey.PRODUCE, request, version_max=version_max)
                 self._unanswered(sender, taken)
                 return
-            answer = await connection.post(ApiKey.PRODUCE, request, version_max=version_max)
+            await connection.writable()
+            self._post(sender, taken, connection)
         except NotKafka as error:
             # It was a broker a moment ago: one that stops or starts hangs up at the first request, too.
-            self._lost(sender, taken, ConnectionLost(str(error)))
+            self.lost(sender, taken, ConnectionLost(str(error)))
         except ClientError as error:
-            self._lost(sender, taken, error)
-        else:
-            self._spawn(self._receive(sender, taken, names, connection, answer))
+            self.lost(sender, taken, error)
 
-    async def _receive(
-        self,
-        sender: Sender,
-        taken: Taken,
-        names: dict[bytes, str],
-        connection: Connection,
-        answer: "asyncio.Future[m.ProduceResponse]",
-    ) -> None:
+    def _request(self, taken: Taken) -> tuple[m.ProduceRequest, int | None, dict[bytes, str]]:
+        return produce_request(
+            self.cluster, taken, self.transactions, acks=self.acks, timeout_ms=self.produce_timeout_ms
+        )
+
+    def _post(self, sender: Sender, taken: Taken, connection: Connection) -> None:
+        request, version_max, names = self._request(taken)
         limit_s = self.produce_timeout_ms / 1000 + self.cluster.request_timeout_s
+        posted = Posted(self, sender, taken, names, connection, limit_s, self._posted)
         try:
-            async with asyncio.timeout(limit_s):
-                response = await answer
-        except TimeoutError:
-            connection.close()
-            self._lost(sender, taken, RequestTimedOut(f"{connection.peer} did not answer Produce within {limit_s:g} s"))
-            return
-        except ClientError as error:
-            self._lost(sender, taken, error)
-            return
-        self._freed(sender)
-        left = dict(taken)
-        for topic in response.responses:
-            name = topic.name or names.get(topic.topic_id, "")
-            for row in topic.partition_responses:
-                queue, batch = left.pop((name, row.index), (None, None))
-                if queue is not None and batch is not None:
-                    self._judge_row(queue, batch, row)
-        for queue, batch in left.values():
-            self._refused(
-                queue, batch, NotKafka(f"{connection.peer} answered Produce without a word about {queue.name}")
-            )
+            connection.post_now(ApiKey.PRODUCE, request, posted, version_max=version_max)
+        except BaseException:
+            posted.drop()
+            raise
+
+    # -- answers
+
+    def answered(self, request: Posted, response: m.ProduceResponse) -> None:
+        """See Requester."""
+        self._freed(request.sender)
+        for queue, batch, row in request.rows(response):
+            if row is None:
+                peer = request.connection.peer
+                self._refused(queue, batch, NotKafka(f"{peer} answered Produce without a word about {queue.name}"))
+            else:
+                self._judge_row(queue, batch, row)
         self._moved.set()
 
     def _unanswered(self, sender: Sender, taken: Taken) -> None:
@@ -381,7 +402,7 @@ class ProducerCore:
             self._acknowledged(queue, batch, -1, -1)
         self._moved.set()
 
-    def _lost(self, sender: Sender, taken: Taken, error: ClientError) -> None:
+    def lost(self, sender: Sender, taken: Taken, error: ClientError) -> None:
         """No answer to a whole request."""
         self._freed(sender)
         for queue, batch in taken.values():
@@ -390,7 +411,8 @@ class ProducerCore:
 
     def _freed(self, sender: Sender) -> None:
         sender.in_flight -= 1
-        sender.wake.set()
+        if sender.ready:
+            sender.wake.set()
 
     # -- outcomes
 
@@ -433,28 +455,14 @@ class ProducerCore:
     def _refused(self, queue: PartitionQueue, batch: QueuedBatch, error: ClientError) -> None:
         """A batch that was not acknowledged: to be sent again after those before it, or the end."""
         queue.fail(batch, error)
-        if not self._may_retry(batch, error):
+        transactions = self.transactions
+        if not may_retry(batch, error, retries=self.retries, idempotent=self.idempotent, transactions=transactions):
             error = explained(error, f"produce to {queue.name}", batch)
-            if batch.source is None or self._ends_all(error):
-                self._fail(error)
+            if batch.source is None or ends_all(error, transactions):
+                self.end(error)
                 return
             batch.refusal = error
         self._recover(queue, error)
-
-    def _may_retry(self, batch: QueuedBatch, error: ClientError) -> bool:
-        transactions = self.transactions
-        return may_retry(
-            batch,
-            error,
-            retries=self.retries,
-            may_bump=self.idempotent and transactions is None,
-            is_version_2=transactions is not None and transactions.steps.is_version_2,
-        )
-
-    def _ends_all(self, error: ClientError) -> bool:
-        if self.transactions is None:
-            return ends_all(error)
-        return self.transactions.steps.failed(error, by_coordinator=False) is Severity.FATAL
 
     def _recover(self, queue: PartitionQueue, error: ClientError) -> None:
         """Hold a queue back until all it has in flight is answered."""
@@ -522,17 +530,13 @@ class ProducerCore:
             except ClientError as failure:
                 error = failure
                 continue
-            topic = self.cluster.topics.get(queue.topic)
-            if topic is None:
-                error = RequestFailed(f"topic {queue.topic!r}", Err.UNKNOWN_TOPIC_OR_PARTITION, "the topic is gone")
-                if loop.time() - start > limits.TOPIC_GONE_S:
-                    self._give_up(queue, error)
-                    return
-                continue
-            partition = topic.partitions.get(queue.partition)
-            if partition is not None and partition.leader >= 0:
+            problem = leader_problem(self.cluster, queue)
+            if problem is None:
                 return
-            error = RequestFailed(queue.name, Err.LEADER_NOT_AVAILABLE)
+            error = problem
+            if queue.topic not in self.cluster.topics and loop.time() - start > limits.TOPIC_GONE_S:
+                self._give_up(queue, error)
+                return
 
     def _give_up(self, queue: PartitionQueue, error: ClientError) -> None:
         """Nothing of a queue can be sent any more. Raises for whole batches."""
@@ -574,9 +578,9 @@ class ProducerCore:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+            self.end(error)
 
-    def _fail(self, error: BaseException) -> None:
+    def end(self, error: BaseException) -> None:
         """The end of the producer: whoever waits for a record is told why."""
         if self._failure is None:
             self._failure = error

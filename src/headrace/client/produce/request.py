@@ -1,9 +1,12 @@
 """A producer's requests: a batch of each of some partitions, a producer id, a topic that may have to be made."""
 
 import asyncio
+from collections.abc import Mapping
 
 from headrace.client.errors import ClientError, RequestFailed, check
-from headrace.client.net.cluster import NO_TOPIC, NO_TOPIC_ID, Cluster, Topic, may_pass
+from headrace.client.net.cluster import NO_TOPIC, NO_TOPIC_ID, UNKNOWN_TOPIC_WAIT_S, Cluster, Topic, may_pass
+from headrace.client.net.connection import Connection
+from headrace.client.produce.outgoing import Sender
 from headrace.client.produce.partition_queue import PartitionQueue, ProducerId, QueuedBatch
 from headrace.client.produce.transactions import ProducerTransactions
 from headrace.client.raw import PRODUCE_VERSION_WITH_NAMES
@@ -38,6 +41,35 @@ def produce_request(
     return request, version_max, names
 
 
+def idle_way(
+    cluster: Cluster, senders: Mapping[int, Sender], queue: PartitionQueue
+) -> tuple[Sender, Connection] | None:
+    """How to reach a queue's leader in this very turn: neither the queue nor its broker has anything else to do.
+
+    Where many records are sent at once, they go together: that is seen by the batch before.
+    """
+    if queue.in_flight or queue.pending or queue.waiting or queue.recovering or queue.last_count > 1:
+        return None
+    topic = cluster.topics.get(queue.topic)
+    partition = topic.partitions.get(queue.partition) if topic is not None else None
+    sender = senders.get(partition.leader) if partition is not None else None
+    if sender is None or sender.in_flight or sender.ready:
+        return None
+    connection = cluster.open_connection(sender.node_id)
+    return (sender, connection) if connection is not None and connection.is_writable else None
+
+
+def leader_problem(cluster: Cluster, queue: PartitionQueue) -> RequestFailed | None:
+    """Why nothing can be sent to a queue's leader now, as far as is known here."""
+    topic = cluster.topics.get(queue.topic)
+    if topic is None:
+        return RequestFailed(f"topic {queue.topic!r}", Err.UNKNOWN_TOPIC_OR_PARTITION, "the topic is gone")
+    partition = topic.partitions.get(queue.partition)
+    if partition is None or partition.leader < 0:
+        return RequestFailed(queue.name, Err.LEADER_NOT_AVAILABLE)
+    return None
+
+
 async def new_producer_id(cluster: Cluster) -> ProducerId:
     """Of a producer without transactions, from any broker."""
 
@@ -52,6 +84,12 @@ async def new_producer_id(cluster: Cluster) -> ProducerId:
 
 async def find_topic(cluster: Cluster, topic: str) -> Topic:
     """A topic as it is now. One that is missing is made if the broker makes topics by itself."""
+    return await cluster.retrying(
+        lambda: _find_topic(cluster, topic), can_retry=may_pass, unknown_topic_wait_s=UNKNOWN_TOPIC_WAIT_S
+    )
+
+
+async def _find_topic(cluster: Cluster, topic: str) -> Topic:
     await cluster.refresh([topic])
     found = cluster.topics.get(topic)
     if found is None:

@@ -9,6 +9,7 @@ from headrace.client.errors import (
     SecurityFailed,
 )
 from headrace.client.produce.partition_queue import QueuedBatch
+from headrace.client.produce.transactions import ProducerTransactions, Severity
 from headrace.errors import Err
 
 TOO_LARGE = frozenset({Err.MESSAGE_TOO_LARGE, Err.RECORD_LIST_TOO_LARGE})
@@ -21,7 +22,12 @@ TRANSACTION_ATTEMPTS = 5
 
 
 def may_retry(
-    batch: QueuedBatch, error: ClientError, *, retries: int, may_bump: bool, is_version_2: bool = False
+    batch: QueuedBatch,
+    error: ClientError,
+    *,
+    retries: int,
+    idempotent: bool,
+    transactions: ProducerTransactions | None,
 ) -> bool:
     """Whether a batch is worth sending again, after whatever its error needs to be cured.
 
@@ -31,8 +37,8 @@ def may_retry(
         if error.error in TOO_LARGE:
             return batch.count > 1
         if error.error in FORGOTTEN:
-            return may_bump
-        if error.error is Err.INVALID_TXN_STATE and is_version_2:
+            return idempotent and transactions is None
+        if error.error is Err.INVALID_TXN_STATE and transactions is not None and transactions.steps.is_version_2:
             # The first batch may come while the end of the last transaction is still being written to its partition. It
             # was refused whole, and joins its transaction when sent again.
             return batch.attempts <= TRANSACTION_ATTEMPTS
@@ -50,6 +56,8 @@ def explained(error: ClientError, what: str, batch: QueuedBatch) -> ClientError:
     return error
 
 
-def ends_all(error: ClientError) -> bool:
+def ends_all(error: ClientError, transactions: ProducerTransactions | None) -> bool:
     """Whether no other batch of this producer can fare better."""
+    if transactions is not None:
+        return transactions.steps.failed(error, by_coordinator=False) is Severity.FATAL
     return isinstance(error, SecurityFailed) or (isinstance(error, RequestFailed) and error.error in FENCED)
