@@ -8,6 +8,7 @@ import pytest
 import headrace
 from headrace.testing.broker import TestBroker
 from tests.client.support import QUICK, read, read_all, run
+from tests.waiting import until
 
 
 def reader(broker: TestBroker, *topics: str, **options: Any) -> headrace.Consumer:
@@ -204,3 +205,20 @@ def test_a_static_member_keeps_its_partitions_through_a_restart(broker: TestBrok
             assert had[0] == had[1] and told == []
 
     run(broker, work, partitions=2)
+
+
+def test_committed_offsets_are_told_before_joining_and_after_leaving(broker: TestBroker) -> None:
+    async def work(topic: str) -> None:
+        group = f"group-of-{topic}"
+        async with headrace.Consumer(bootstrap=broker.bootstrap, group=group, **QUICK) as by_hand:
+            await by_hand.assign([(topic, 0)])
+            await by_hand.commit({(topic, 0): 7})
+        options: dict[str, Any] = {**QUICK, "max_poll_interval_ms": 500, "auto_commit": False}
+        async with headrace.Consumer(topic, bootstrap=broker.bootstrap, group=group, **options) as consumer:
+            assert await consumer.committed((topic, 0)) == {(topic, 0): 7}
+            while not consumer.assignment():
+                await consumer.poll(0.1)
+            await until(lambda: consumer._identity().epoch < 0, "a member that does not poll leaves")
+            assert await consumer.committed((topic, 0)) == {(topic, 0): 7}
+
+    run(broker, work)

@@ -132,7 +132,8 @@ class GroupOffsets:
                 raise UnsupportedApi(f"the broker at {connection.peer} is too old for this consumer's protocol")
             group = kind.OffsetFetchRequestGroup(group_id=self.group_id, topics=rows)
             me = self._identity()
-            if me.names_epoch:
+            # Who has not joined, or has left, asks as anybody may: the coordinator does not know such a member.
+            if me.names_epoch and me.epoch > 0:
                 group.member_id, group.member_epoch = me.member_id, me.epoch
             answer: m.OffsetFetchResponse = await connection.request(
                 ApiKey.OFFSET_FETCH,
