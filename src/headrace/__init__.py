@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.client.api.options import OptionRefused as OptionRefused
     from headrace.client.api.producer import Producer as Producer
     from headrace.client.api.serializers import Json as Json, SerializationFailed as SerializationFailed, Str as Str
+    from headrace.client.api.telemetry import Telemetry as Telemetry
     from headrace.client.api.types import (
         Batch as Batch,
         PartitionLag as PartitionLag,
@@ -63,6 +64,7 @@ else:
             "client.api.options": ["OptionRefused"],
             "client.api.producer": ["Producer"],
             "client.api.serializers": ["Json", "SerializationFailed", "Str"],
+            "client.api.telemetry": ["Telemetry"],
             "client.api.types": ["Batch", "PartitionLag", "Record", "TopicPartition"],
             "client.errors": [
                 "BrokerUnreachable",

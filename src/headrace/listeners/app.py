@@ -96,6 +96,7 @@ class App:
         self.metrics_host = metrics_host
         self.metrics: MetricsServer | None = None
         self.world: World = Cluster(bootstrap, {"client_id": name, **options})
+        self._telemetry = options.get("telemetry")
         self.listeners: list[Listening] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: ListenerFailed | None = None
@@ -154,6 +155,7 @@ class App:
                 exactly_once=exactly_once,
                 transactional_id=transactional_id,
                 value_serializer=value_serializer,
+                telemetry=self._telemetry,
                 buffer_records=buffer_records,
                 buffer_bytes=buffer_bytes,
                 revoke_timeout_s=revoke_timeout_s,

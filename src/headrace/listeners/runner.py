@@ -7,6 +7,7 @@ what happens around it. Polling never waits for a handler: partitions that are t
 """
 
 import asyncio
+import contextvars
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -352,6 +353,13 @@ class Runner:
         return []
 
     async def _handle(self, records: list[Record], ack: Ack | None) -> list[Send]:
+        telemetry = self.spec.telemetry
+        if telemetry is None:
+            return await self._handle_plainly(records, ack)
+        with telemetry.process(records, group=self.spec.group):
+            return await self._handle_plainly(records, ack)
+
+    async def _handle_plainly(self, records: list[Record], ack: Ack | None) -> list[Send]:
         outputs = sends_of(await self._call(records, ack), records, self.spec.send_to, self.spec.name)
         await self._outbox.check(outputs)
         if self.spec.exactly_once:
@@ -365,7 +373,8 @@ class Runner:
         arguments = await when_ready(partial(handler.arguments, records, ack))
         if self._pool is None:
             return await handler.function(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: handler.function(*arguments))
+        call = partial(contextvars.copy_context().run, handler.function, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     def _finished(self) -> None:
         if self.spec.ack == "record":

@@ -38,6 +38,7 @@ class ListenerSpec:
     revoke_timeout_s: float = 30.0
     transactional_id: str | None = None
     value_serializer: Any = None
+    telemetry: Any = None
     consumer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -249,12 +249,16 @@ class Consumer:
         try:
             while True:
                 handed = await core.next(limit, timeout_s)
-                if handed is None or (self._decode_key is None and self._decode_value is None):
-                    return handed
-                unready = self._deserialize(core, handed)
-                if unready is None:
-                    return handed
-                await _learn(*unready)
+                if handed is None:
+                    return None
+                if self._decode_key is not None or self._decode_value is not None:
+                    unready = self._deserialize(core, handed)
+                    if unready is not None:
+                        await _learn(*unready)
+                        continue
+                if self.settings.telemetry is not None:
+                    self.settings.telemetry.received(handed.records, self.settings.group, self.settings.client_id)
+                return handed
         except ClientError:
             if self._core is None:
                 raise ClientError("the consumer was closed while it was read from") from None

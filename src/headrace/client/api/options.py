@@ -46,6 +46,7 @@ class CommonOptions(TypedDict, total=False):
     retry_timeout_ms: int
     metadata_max_age_ms: int
     security: Security
+    telemetry: Any
 
 
 class ProducerOptions(CommonOptions, total=False):
@@ -111,6 +112,8 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How long a request that may be cured by trying again is tried again (default.api.timeout.ms)."""
     metadata_max_age_ms: Positive = 300_000
     security: Any = PLAINTEXT
+    telemetry: Any = None
+    """A `headrace.Telemetry`: spans for what is sent, received and processed."""
 
     def new_cluster(self) -> Cluster:
         """Connections as these settings say, none of them open yet."""

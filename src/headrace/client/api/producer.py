@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -75,6 +76,8 @@ class Producer:
         self._core: ProducerCore | None = None
         self._is_closed = False
         self._since_yield = 0
+        if self.settings.telemetry is not None:
+            self.send_soon = self._traced  # type: ignore[method-assign]
 
     # -- life
 
@@ -203,6 +206,18 @@ class Producer:
                 return self._put(self._running(), topic, value, key, headers, timestamp, partition)
             except NotReady as again:
                 wait = again
+
+    async def _traced(self, topic: str, value: Any, *, key: Any = None, headers: Any = None, **more: Any) -> Delivery:
+        """`send_soon` within a span, whose context goes along in the headers."""
+        telemetry = self.settings.telemetry
+        span, headers = telemetry.begin_send(topic, key, headers, self.settings.client_id)
+        try:
+            delivery = await Producer.send_soon(self, topic, value, key=key, headers=headers, **more)
+        except BaseException as error:
+            telemetry.fail(span, error)
+            raise
+        delivery.notify(partial(telemetry.sent, span))
+        return delivery
 
     async def send_batch(
         self,

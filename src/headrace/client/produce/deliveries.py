@@ -266,6 +266,17 @@ class Delivery:
         self._batch.watch(self._index)
         self._batch.call_when_done(callback, self)
 
+    def notify(self, callback: "Callable[[Delivery], Any]") -> None:
+        """As `add_done_callback`, but it does not count as a look at the outcome: a failure is still raised by
+        `flush`."""
+        self._batch.call_when_done(callback, self)
+
+    @property
+    def outcome(self) -> tuple[int, ClientError | None]:
+        """(offset, error) of a record that is done, which does not count as a look either."""
+        offset, _, error = self._batch.outcome_of(self._index)
+        return offset, error
+
     def _check_done(self) -> None:
         if not self._batch.is_done:
             raise ClientError("the delivery is still open: await it, or ask done() first")
