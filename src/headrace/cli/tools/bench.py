@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from headrace.cli.demo import duration_s
+from headrace.cli.group_reset import parse_duration
 from headrace.cli.output import BOOTSTRAP, JSON, SECURITY, print_json
 from headrace.cli.tools.bars import bar
 from headrace.client.errors import ClientError, ConnectionRefused
@@ -49,10 +49,13 @@ def bench(
     A record's time counts from when it was meant to be sent, so that a cluster that is stuck for a second shows a
     thousand late records at 1,000 per second, and not one. What is measured includes this client, in Python.
     """
+    duration_s = parse_duration(duration, "--for") / 1000
+    if duration_s <= 0:
+        raise ClientError(f"--for {duration}: write a time such as 10s or 1m")
     request = BenchRequest(
         phases=tuple(name.strip() for name in only.split(",") if name.strip()),
-        duration_s=duration_s(duration),
-        warmup_s=duration_s(warmup) if warmup not in ("0", "0s") else 0.0,
+        duration_s=duration_s,
+        warmup_s=parse_duration(warmup, "--warm-up") / 1000,
         records_max=records,
         rate=rate,
         size_bytes=size,
