@@ -1,9 +1,10 @@
-"""The guide "The architecture, shown" names tests that are there, and all of these."""
+"""The guide "The architecture, shown" names tests that are there, and all of these, for every sentence of the texts."""
 
 import re
 from pathlib import Path
 
 from tests.documents import ROOT, words_in_code
+from tests.unit.test_docs import anchors
 
 PAGE = ROOT / "docs/guide/architecture-shown.md"
 
@@ -26,3 +27,18 @@ def test_the_page_names_every_test_of_the_documents() -> None:
         "test_a_proof_of_what_is_not_there_is_refused_before_anything_starts",
     }
     assert named_in(Path(__file__).parent) - own - bad_input <= set(words_in_code(PAGE))
+
+
+SENTENCES = 29
+
+
+def test_every_sentence_has_a_heading_and_a_test_that_is_there() -> None:
+    table = PAGE.read_text().partition("## What the texts say\n")[2]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == len({said for said, *_ in rows}) == SENTENCES
+    there = named_in(ROOT / "tests")
+    for said, shown, tests in rows:
+        place, _, anchor = re.findall(r"\]\(([^)]+)\)", shown)[0].partition("#")
+        assert anchor in anchors(PAGE.parent / place if place else PAGE), f"{said}: no heading {shown}"
+        named = re.findall(r"`(test_\w+)`", tests)
+        assert named and set(named) <= there, f"{said}: {tests}"
