@@ -115,8 +115,8 @@ async def settle(cluster: SimCluster, watch: Watch) -> None:
             await watch.look()
     assert max(watch.added.values(), default=0) <= 1, f"back and forth: {watch.added}"
     watch.added.clear()
-    await asyncio.sleep(STILL_S)
-    await watch.look()
+    async with watch.running():
+        await asyncio.sleep(STILL_S)
     assert is_even(watch.placed, nodes) and not watch.added, f"moved although all was even: {watch.added}"
 
 
