@@ -127,13 +127,12 @@ def floors() -> dict[str, float]:
 
 
 def below(measured: Mapping[str, float], wanted: Mapping[str, float]) -> list[str]:
-    """A line for each package that has fallen below its floor or has none, and for each floor without a package."""
+    """A line for each package that has fallen below its floor, and for each floor without a package."""
     found = [
         f"coverage: {package} is at {share:.1f} %, below its floor of {wanted[package]:g} % in pyproject.toml"
         for package, share in measured.items()
         if share < wanted.get(package, 0.0)
     ]
-    found += [f"coverage: {name} has no floor in pyproject.toml" for name in measured.keys() - wanted.keys()]
     found += [f"coverage: {name} has a floor in pyproject.toml and no code" for name in wanted.keys() - measured.keys()]
     return sorted(found)
 
@@ -175,6 +174,8 @@ class Plugin:
         self._add(self._recorder.lines_never_imported(self._known), {})
         measured = shares(self._known, self._seen)
         self._verdict = [_summary(self._known, self._seen, measured)]
+        if new := measured.keys() - floors().keys():
+            self._verdict.append(f"coverage: no floor in pyproject.toml yet for {', '.join(sorted(new))}")
         reason = self._why_not_judged(exitstatus)
         if reason:
             self._verdict.append(f"coverage: not compared with the floors, since {reason}")

@@ -17,7 +17,7 @@ TOGETHER = ("tests/spark/", "tests/mission/")
 
 LONGEST_FIRST = (
     "tests/spark/", "tests/nemesis/", "tests/cluster/", "tests/compat/", "tests/damage/", "tests/demo/",
-    "tests/groups/", "tests/mission/",
+    "tests/groups/", "tests/mission/", "tests/transactions/", "tests/tools/",
     "tests/simulation/", "tests/consumer/", "tests/broker/", "tests/unit/storage/",
 )  # fmt: skip
 

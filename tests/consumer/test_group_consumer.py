@@ -330,7 +330,8 @@ def test_a_topic_made_again_is_read_from_its_start(broker: TestBroker, pause_s: 
             topic.ends = [0]
             await topic.fill(20)
             assert await read(consumer, 20) == [(0, offset) for offset in range(20)]
-            assert lost == [(topic.name, 0)]
+            # Twice where a slow machine's session ran out as well.
+            assert set(lost) == {(topic.name, 0)}
 
     run(broker, work, partitions=1)
 

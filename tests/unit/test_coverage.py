@@ -26,16 +26,10 @@ def test_a_fall_below_a_floor_is_one_line() -> None:
     ]
 
 
-def test_packages_and_floors_must_go_together() -> None:
-    assert below({"new": 90.0}, {"gone": 50}) == [
-        "coverage: gone has a floor in pyproject.toml and no code",
-        "coverage: new has no floor in pyproject.toml",
-    ]
-
-
-def test_every_package_has_a_floor() -> None:
+def test_a_floor_goes_with_its_package() -> None:
+    assert below({"new": 90.0}, {"gone": 50}) == ["coverage: gone has a floor in pyproject.toml and no code"]
     packages = {package_of(path.relative_to(SOURCE).as_posix()) for path in SOURCE.rglob("*.py")}
-    assert floors().keys() == packages
+    assert floors().keys() <= packages
 
 
 def test_what_is_left_out_exists() -> None:
