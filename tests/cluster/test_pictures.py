@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import confluent_kafka as confluent
 import pytest
@@ -9,14 +10,19 @@ import pytest
 from headrace.metadata.placement import UsableBroker, place
 from headrace.testing.cluster import TestCluster
 from tests.cluster.conftest import QUICK
+from tests.cluster.zookeeper import ensemble
 
 MEMBERS_S = 60
 
 
-@pytest.fixture(scope="module")
-def two() -> Iterator[TestCluster]:
-    with TestCluster(2, settings=QUICK) as cluster:
-        yield cluster
+@pytest.fixture(scope="module", params=["kraft", pytest.param("zookeeper", marks=pytest.mark.reference)])
+def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    """With either quorum: the documents draw the same brokers, whatever keeps the metadata."""
+    with ExitStack() as stack:
+        settings = dict(QUICK)
+        if request.param == "zookeeper":
+            settings["zookeeper.connect"] = stack.enter_context(ensemble(tmp_path_factory.mktemp("zk"))).connect
+        yield stack.enter_context(TestCluster(2, settings=settings))
 
 
 def folders(cluster: TestCluster, topic: str, count: int) -> list[set[int]]:

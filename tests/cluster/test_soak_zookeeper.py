@@ -3,51 +3,25 @@
 import time
 from collections.abc import Iterator
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
 from headrace.client.errors import ClientError
-from headrace.local_cluster.ensemble import Ensemble
-from headrace.local_cluster.layout import free_ports
-from headrace.testing.cluster import ClusterFailed, TestCluster
-from tests.cluster import conftest, test_availability as availability, test_failover as failover
-from tests.cluster.conftest import QUICK, mend
+from headrace.testing.cluster import TestCluster
+from tests.cluster import test_availability as availability, test_failover as failover
 from tests.cluster.history import ConfluentWriter, Reader, assert_replicas_identical, judge, read_log
 from tests.cluster.test_zookeeper import SOME, says_that_changes_wait
-from tests.cluster.zookeeper import CHROOT, ensemble
+from tests.cluster.zookeeper import OnZooKeeper, ensemble
 
 pytestmark = [pytest.mark.reference, pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Shared"]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnZooKeeper]:
     with ensemble(tmp_path_factory.mktemp("zookeeper"), servers=3) as found:
-        made = Shared({**QUICK, "zookeeper.connect": found.connect + CHROOT}, found)
+        made = OnZooKeeper(found)
         yield made
         made.cluster.close()
-
-
-class Shared(conftest.Shared):
-    def __init__(self, settings: dict[str, str], zookeeper: Ensemble) -> None:
-        self.zookeeper = zookeeper
-        self.cluster = TestCluster(3, settings=settings)
-        (self.metrics_port,) = free_ports(1)
-        with self.cluster[1].node.properties.open("a") as file:
-            file.write(f"metrics.port={self.metrics_port}\n")
-        self.cluster.start()
-
-    def is_reachable(self) -> bool:
-        """As node 1 tells Prometheus."""
-        with urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer:
-            return "headrace_metadata_reachable 1.0" in answer.read().decode()
-
-    def mended(self) -> TestCluster:
-        try:
-            mend(self.cluster)
-        except ClusterFailed as failed:
-            pytest.fail(f"the cluster cannot be mended: {failed}")
-        return self.cluster
 
 
 test_kill_9_of_the_leader_under_load = failover.test_kill_9_of_the_leader_under_load
@@ -62,7 +36,7 @@ test_all_nodes_killed_at_once = availability.test_all_nodes_killed_at_once_come_
 test_all_nodes_stopped_in_order = availability.test_all_nodes_stopped_in_order_come_back_clean
 
 
-def test_a_majority_of_zookeeper_is_lost_and_comes_back(shared: Shared, cluster: TestCluster) -> None:
+def test_a_majority_of_zookeeper_is_lost_and_comes_back(shared: OnZooKeeper, cluster: TestCluster) -> None:
     cluster.create_topic("minority", 2, 3)
     assert shared.is_reachable()
     with (
@@ -95,7 +69,7 @@ def test_a_majority_of_zookeeper_is_lost_and_comes_back(shared: Shared, cluster:
     assert_replicas_identical(cluster, "minority")
 
 
-def test_zookeepers_leader_is_lost(shared: Shared, cluster: TestCluster) -> None:
+def test_zookeepers_leader_is_lost(shared: OnZooKeeper, cluster: TestCluster) -> None:
     cluster.create_topic("handover", 2, 3)
     with ConfluentWriter(cluster.bootstrap, "handover", 2) as writer:
         writer.wait_acked(SOME)

@@ -5,11 +5,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
 from headrace.local_cluster.ensemble import Ensemble, Unavailable
 from headrace.local_cluster.layout import free_ports
+from headrace.testing.cluster import ClusterFailed, TestCluster
+from tests.cluster.conftest import QUICK, Shared, mend
 
 CHROOT = "/kafka"
 
@@ -30,6 +33,31 @@ def ensemble(
         yield found
     finally:
         found.kill()
+
+
+class OnZooKeeper(Shared):
+    """The cluster of a module's tests, upon an ensemble that they can strike."""
+
+    def __init__(self, zookeeper: Ensemble) -> None:
+        self.zookeeper = zookeeper
+        settings = {**QUICK, "zookeeper.connect": zookeeper.connect + CHROOT}
+        self.cluster = TestCluster(3, settings=settings)
+        (self.metrics_port,) = free_ports(1)
+        with self.cluster[1].node.properties.open("a") as file:
+            file.write(f"metrics.port={self.metrics_port}\n")
+        self.cluster.start()
+
+    def is_reachable(self) -> bool:
+        """As node 1 tells Prometheus."""
+        with urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer:
+            return "headrace_metadata_reachable 1.0" in answer.read().decode()
+
+    def mended(self) -> TestCluster:
+        try:
+            mend(self.cluster)
+        except ClusterFailed as failed:
+            pytest.fail(f"the cluster cannot be mended: {failed}")
+        return self.cluster
 
 
 class ZNodes:

@@ -27,6 +27,8 @@ UNFINISHED = f"{OURS}/unfinished"
 """Topics that are being made or deleted by several multis, and so are no part of the metadata."""
 MIGRATION = f"{OURS}/migration"
 """Left by a move of the cluster to ZooKeeper: what was copied here, and whether it is whole."""
+LEVELS = f"{OURS}/features"
+"""Levels of features. Not in Kafka's `/feature`: a broker of Kafka 3.9 ends when it finds one there that it has not."""
 BROKERS = f"{OURS}/brokers"
 CONTROLLERS = f"{OURS}/controllers"
 QUOTAS = f"{OURS}/quotas"
@@ -46,7 +48,8 @@ DEFAULT = "<default>"
 PERSISTENT = (
     "/cluster", "/consumers", BROKER_IDS, TOPICS, "/brokers/seqid", *CONFIGS.values(), CONFIG_CHANGES,
     "/config/users", "/config/clients", "/config/ips", DELETE_TOPICS, "/isr_change_notification",
-    "/log_dir_event_notification", PRODUCER_IDS, CHANGES, UNFINISHED, BROKERS, CONTROLLERS, QUOTAS, ACLS, SCRAM, TOKENS,
+    "/log_dir_event_notification", PRODUCER_IDS, CHANGES, UNFINISHED, LEVELS, BROKERS, CONTROLLERS, QUOTAS,
+    ACLS, SCRAM, TOKENS,
 )  # fmt: skip
 """What has to be there before anything else is written."""
 

@@ -302,11 +302,11 @@ class ZooKeeperQuorum:
             return
         self._epoch = int(epoch[0])
         self._fence = Check(paths.CONTROLLER_EPOCH, epoch[1].version)
-        self._there.clear()
         self._ways_in.begin()
         followed, known = self._number, self.image
         found = await read_all(self._session, thorough=True)
         await self._clean_up(found)
+        self._there = set(found.bare_configs)
         self._replace(found)
         self._kept = deque(sorted(int(name) for name in await self._session.children(paths.CHANGES) or ()))
         tip = self._tip = Tip(self._loader.copy())

@@ -62,7 +62,7 @@ def lists_wanted(tree: Tree, *, thorough: bool) -> list[str]:
 
 def nodes_wanted(tree: Tree) -> list[str]:
     """Nodes whose data to read next."""
-    found = [paths.FEATURE, paths.PRODUCER_IDS]
+    found = [paths.LEVELS, paths.PRODUCER_IDS]
     for parent in LISTED:
         if parent not in (paths.TOPICS, paths.UNFINISHED):
             found += [f"{parent}/{name}" for name in tree.children.get(parent, ())]
@@ -88,10 +88,22 @@ def unfinished(tree: Tree) -> Unfinished:
     return Unfinished(sorted(tree.children.get(paths.UNFINISHED, ())), partitions)
 
 
+def bare_configs(tree: Tree, image: Image) -> frozenset[str]:
+    """Znodes of options that hold none, and so are no part of the metadata: Kafka makes one for each topic."""
+    leaving = {paths.config(TOPIC_CONFIG, name) for name in tree.children.get(paths.UNFINISHED, ())}
+    found = frozenset(
+        f"{parent}/{name}"
+        for kind, parent in paths.CONFIGS.items()
+        for name in tree.children.get(parent, ())
+        if (kind, paths.config_name(name)) not in image.configs
+    )
+    return found - leaving
+
+
 def image_of(tree: Tree, head: Head) -> Image:
     """Raises QuorumError where znodes are missing or damaged."""
-    features = tree.nodes.get(paths.FEATURE)
-    levels = znodes.decode_features(paths.FEATURE, features.data) if features is not None else {}
+    features = tree.nodes.get(paths.LEVELS)
+    levels = znodes.decode_features(paths.LEVELS, features.data) if features is not None and features.data else {}
     delta = Delta(Image())
     delta.replay_all(_records(tree, levels))
     return delta.apply(head.offset, head.epoch, head.timestamp_ms)

@@ -24,6 +24,7 @@ class Snapshot(NamedTuple):
     number: int
     """How many changes it has: the version of `/headrace/metadata`."""
     unfinished: Unfinished
+    bare_configs: frozenset[str]
 
 
 async def read_all(session: Session, *, thorough: bool) -> Snapshot:
@@ -37,7 +38,9 @@ async def read_all(session: Session, *, thorough: bool) -> Snapshot:
         if before is not None and after is not None and before[1] == after[1]:
             head = znodes.decode_head(paths.METADATA, before[0])
             try:
-                return Snapshot(reading.image_of(tree, head), before[1].version, reading.unfinished(tree))
+                image = reading.image_of(tree, head)
+                bare = reading.bare_configs(tree, image)
+                return Snapshot(image, before[1].version, reading.unfinished(tree), bare)
             except QuorumError as error:  # or the last of a deleted topic went meanwhile
                 problem = error
         await asyncio.sleep(PAUSE_S * attempt)

@@ -138,7 +138,7 @@ def _partition_states(delta: Delta, after: Image, controller_epoch: int) -> Iter
 
 def _cluster(delta: Delta, after: Image, records: Sequence[Record]) -> Iterator[Operation]:
     if delta.features is not None:
-        yield Set(paths.FEATURE, znodes.encode_features(after.features))
+        yield Set(paths.LEVELS, znodes.encode_features(after.features))
     for node_id, broker in delta.brokers.items():
         path = paths.registration(node_id)
         was = node_id in delta.image.brokers

@@ -83,7 +83,9 @@ def test_znodes_are_kafkas() -> None:
     assert node(state) == {"controller_epoch": 7, "leader": 2, "version": 1, "leader_epoch": 1, "isr": [2]}
     assert model.nodes[state].stat.version == 1, "the partition epoch"
     assert node("/config/topics/orders") == {"version": 1, "config": {"retention.ms": "1000"}}
-    assert node("/feature") == {"version": 2, "status": 1, "features": {"metadata.version": {"max_version_level": 30}}}
+    assert node("/feature") == {"version": 2, "status": 1, "features": {}}
+    levels = {"version": 2, "status": 1, "features": {"metadata.version": {"max_version_level": 30}}}
+    assert node("/headrace/features") == levels
     assert node("/latest_producer_id_block") == {
         "version": 1, "broker": 1, "block_start": "1000", "block_end": "1999",
     }  # fmt: skip

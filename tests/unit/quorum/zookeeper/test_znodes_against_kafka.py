@@ -65,7 +65,7 @@ EXPECTED = {
     "/controller": "Some(3)",
     "/controller_epoch": "0",
     "/cluster/id": "abc",
-    "/feature": "FeatureZNode(2,Enabled,Map(metadata.version -> 30))",
+    "/feature": "FeatureZNode(2,Enabled,Map())",
     "/config/topics/orders": "{retention.ms=1000}",
     "/latest_producer_id_block": "ProducerIdsBlock(assignedBrokerId=1, firstProducerId=1000, size=1000)",
 }
