@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from bench import clients, cluster, groups, load, transactions, wire
+from bench import clients, cluster, groups, load, quorums, transactions, wire
 from bench.brokers import APACHE, Broker, Brokers, started
 from bench.measure import median, memory_mb, percentile
 from bench.report import Part, Rows
@@ -311,5 +311,6 @@ PARTS: dict[str, Callable[[Bench], Part]] = {
     "connections": connections,
     **groups.PARTS,
     **cluster.PARTS,
+    **quorums.PARTS,
     **transactions.PARTS,
 }
