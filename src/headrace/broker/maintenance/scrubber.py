@@ -57,7 +57,8 @@ class Progress(msgspec.Struct):
     cursor: tuple[str, int] | None = None
     """The last partition that the pass under way has checked; None: there is none under way."""
     checked_ms: dict[str, int] = {}
-    """When all of each replica was last checked, by `topic-partition`."""
+    """When all of each replica was last checked, by `topic-partition`. Only in the file: a partition knows its own,
+    so that nothing is left of it when it is deleted."""
 
 
 class Scrubber:
@@ -182,7 +183,7 @@ class Scrubber:
             now_ms = self._runtime.clock.wall_ms()
             for piece in portion:
                 if piece.is_last:
-                    progress.checked_ms["{}-{}".format(*piece.key)] = now_ms
+                    piece.partition.scrubbed_ms = now_ms
             if by_clock:
                 progress.cursor = cursor
                 await self._save()
@@ -207,15 +208,14 @@ class Scrubber:
         """Whole partitions, at least one."""
         keys = sorted((p.topic, p.index) for p in self._replicas if names is None or p.topic in names)
         portion: list[Piece] = []
+        size = 0
         for key in keys[0 if cursor is None else bisect_right(keys, cursor) :]:
             partition = self._replicas.known(*key)
             if partition is None or partition.failed or partition.log.abandoned:
                 continue
             pieces = list(_pieces(partition))
-            if portion and (
-                sum(p.target.size for p in (*portion, *pieces)) > budget
-                or len(portion) + len(pieces) > PORTION_FILES_MAX
-            ):
+            size += sum(piece.target.size for piece in pieces)
+            if portion and (size > budget or len(portion) + len(pieces) > PORTION_FILES_MAX):
                 break
             portion += pieces
         return portion
@@ -309,7 +309,7 @@ class Scrubber:
     def checked_ms(self, partition: Partition) -> int:
         """When all of a replica was last checked; -1: never."""
         self._load()
-        return self.progress.checked_ms.get(f"{partition.topic}-{partition.index}", -1)
+        return partition.scrubbed_ms
 
     def _load(self) -> None:
         if self._loaded:
@@ -318,25 +318,30 @@ class Scrubber:
         for log_dir in self._logs.live_dirs():
             with suppress(OSError, msgspec.DecodeError, msgspec.ValidationError):
                 found = msgspec.json.decode(self._runtime.disk.read_bytes(f"{log_dir.path}/{FILE_NAME}"), type=Progress)
-                found.checked_ms.update(self.progress.checked_ms)
+                for log in log_dir.logs:
+                    partition = self._replicas.known(log.topic, log.partition)
+                    if partition is not None and partition.scrubbed_ms < 0:
+                        partition.scrubbed_ms = found.checked_ms.get(f"{log.topic}-{log.partition}", -1)
+                found.checked_ms.clear()
                 self.progress = found
 
     async def _save(self) -> None:
         """It need not survive a power cut: then something is checked twice."""
-        known = {f"{p.topic}-{p.index}": p.log for p in self._replicas}
-        checked = self.progress.checked_ms = {
-            name: ms for name, ms in self.progress.checked_ms.items() if name in known
-        }
+        progress = self.progress
         files = {}
         for log_dir in self._logs.live_dirs():
-            own = {name: ms for name, ms in checked.items() if known[name] in log_dir.logs}
-            said = Progress(self.progress.last_pass_ms, self.progress.started_ms, self.progress.cursor, own)
-            files[f"{log_dir.path}/{FILE_NAME}"] = msgspec.json.encode(said)
+            own = {
+                f"{p.topic}-{p.index}": p.scrubbed_ms
+                for p in self._replicas
+                if p.scrubbed_ms >= 0 and p.log in log_dir.logs
+            }
+            said = Progress(progress.last_pass_ms, progress.started_ms, progress.cursor, own)
+            files[f"{log_dir.path}/{FILE_NAME}"] = said
 
         def write() -> None:
-            for path, data in files.items():
+            for path, said in files.items():
                 try:
-                    self._runtime.disk.replace_bytes(path, data)
+                    self._runtime.disk.replace_bytes(path, msgspec.json.encode(said))
                 except OSError as error:
                     logger.warning("cannot write %s: %s", path, error)
 

@@ -44,7 +44,7 @@ class Partition:
         "_high_watermark", "_log_append_time", "_unflushed", "_writeback_segment", "_written_back", "ack_waiters",
         "bytes_in", "copying", "environment", "failed", "fetch_waiters", "follower_throttled", "full", "incomplete",
         "index", "joining", "leader", "leader_epoch", "leader_id", "leader_throttled", "log", "messages_in", "plain",
-        "start_waiters", "topic", "topic_id", "unflushed_since_ms", "watchers",
+        "scrubbed_ms", "start_waiters", "topic", "topic_id", "unflushed_since_ms", "watchers",
     )  # fmt: skip
 
     def __init__(self, topic: str, topic_id: bytes, index: int, log: Log, environment: Environment) -> None:
@@ -63,6 +63,8 @@ class Partition:
         """Begun anew after it had records, and perhaps still counted on for them: it must not lead."""
         self.joining = False
         """Being copied here as part of a move."""
+        self.scrubbed_ms = -1
+        """When all of it was last checked for damage; -1: never."""
         self.copying: Copying | None = None
         """While another node leads: what fetches from it."""
         self._high_watermark = log.log_start_offset
