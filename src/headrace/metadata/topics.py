@@ -58,6 +58,21 @@ def usable_brokers(image: Image) -> list[UsableBroker]:
     ]
 
 
+def brokers_with_space(image: Image, disk_space: DiskSpace, topic: str, replication_factor: int) -> list[UsableBroker]:
+    """Where new replicas of a topic go: full brokers only as far as there are too few others, those that live first."""
+    brokers = usable_brokers(image)
+    if not disk_space:
+        return brokers
+    roomy: list[UsableBroker] = []
+    full: list[UsableBroker] = []
+    for broker in brokers:
+        has_space = disk_space.has_space(image, topic, broker.id, default_directory(image, broker.id))
+        (roomy if has_space else full).append(broker)
+    full.sort(key=lambda broker: broker.fenced)
+    chosen = roomy + full[: max(0, replication_factor - len(roomy))]
+    return brokers if all(broker.fenced for broker in chosen) else chosen
+
+
 def _cordoned(broker: Broker) -> bool:
     """Whether a broker wants no new replicas in any of its log dirs (KIP-1066)."""
     return bool(broker.cordoned_log_dirs) and set(broker.log_dirs) <= set(broker.cordoned_log_dirs or ())
@@ -246,9 +261,10 @@ def _placed(image: Image, topic: Any, rules: TopicRules) -> list[Partition]:
     count = rules.default_partitions if topic.num_partitions == -1 else topic.num_partitions
     factor = rules.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
     check_size(count)
+    brokers = brokers_with_space(image, rules.disk_space, topic.name, factor)
     return [
         _new_partition(image, rules.disk_space, topic.name, replicas, _active_replicas(image, replicas))
-        for replicas in place(usable_brokers(image), count, factor, rules.dice, rules.placer)
+        for replicas in place(brokers, count, factor, rules.dice, rules.placer)
     ]
 
 
@@ -412,7 +428,8 @@ def _more_partitions(image: Image, wanted: Any, dice: Dice, disk_space: DiskSpac
             isr = _active_of(image, replicas, number)
             records.append(_partition(image, disk_space, topic, number, replicas, isr))
         return records
-    for number, replicas in enumerate(place(usable_brokers(image), more, factor, dice, placer), have):
+    brokers = brokers_with_space(image, disk_space, topic.name, factor)
+    for number, replicas in enumerate(place(brokers, more, factor, dice, placer), have):
         records.append(_partition(image, disk_space, topic, number, replicas, _active_replicas(image, replicas)))
     return records
 

@@ -117,6 +117,25 @@ def test_a_new_topic_is_led_by_who_has_space() -> None:
         assert (topic.partitions[0].leader, topic.partitions[0].isr) == expected
 
 
+def test_new_replicas_go_to_brokers_with_space_as_far_as_there_are_enough() -> None:
+    cluster = three()
+    say(cluster, 2)
+
+    def replicas(name: str) -> list[set[int]]:
+        found = cluster.image.topic_named(name)
+        assert found is not None
+        return [set(partition.replicas) for partition in found.partitions.values()]
+
+    cluster.answer(create(new_topic("two", 6, 2), new_topic("three", 2, 3)))
+    assert replicas("two") == [{1, 3}] * 6
+    assert replicas("three") == [{1, 2, 3}] * 2, "a full one rather than none"
+    cluster.answer(more(("two", 8, None)))
+    assert replicas("two") == [{1, 3}] * 8
+    say(cluster, 2, level=0)
+    cluster.answer(create(new_topic("later", 6, 2)))
+    assert any(2 in chosen for chosen in replicas("later")), "there is room again"
+
+
 def test_offsets_of_groups_stay_until_there_is_no_room_at_all() -> None:
     """The reserve is for them."""
     cluster = three(topic=OFFSETS_TOPIC)
