@@ -87,6 +87,74 @@ def test_offset_commit_and_fetch(broker: ProbedBroker) -> None:
     assert len(topic.partitions) == MANY
 
 
+def test_elections_and_moves_of_partitions(broker: ProbedBroker) -> None:
+    rows = [{"topic": "t", "partitions": list(range(MANY))}]
+    answer = ask(broker, "ElectLeaders", 2, {"election_type": 0, "topic_partitions": rows, "timeout_ms": 1_000})
+    (topic,) = answer.replica_election_results
+    assert answer.error_code == 0 and [row.partition_id for row in topic.partition_result] == list(range(MANY))
+    assert {row.error_code for row in topic.partition_result[10:]} == {Err.UNKNOWN_TOPIC_OR_PARTITION}
+    moves = [{"partition_index": number, "replicas": [1]} for number in range(MANY)]
+    fields = {"timeout_ms": 1_000, "topics": [{"name": "t", "partitions": moves}]}
+    answer = ask(broker, "AlterPartitionReassignments", 0, fields)
+    (topic,) = answer.responses
+    assert [row.error_code for row in topic.partitions[:11]] == [Err.NONE] * 10 + [Err.UNKNOWN_TOPIC_OR_PARTITION]
+    assert answer.error_code == 0 and len(topic.partitions) == MANY
+
+
+def test_quotas(broker: ProbedBroker) -> None:
+    ops = [{"key": "consumer_byte_rate", "value": 1.0, "remove": False}]
+    entries = [{"entity": [{"entity_type": "user", "entity_name": f"u{n}"}], "ops": ops} for n in range(5_000)]
+    answer = ask(broker, "AlterClientQuotas", 1, {"entries": entries, "validate_only": True})
+    assert [row.entity[0].entity_name for row in answer.entries] == [f"u{n}" for n in range(5_000)]
+    assert {row.error_code for row in answer.entries} == {Err.NONE}
+
+
+def test_transactions(broker: ProbedBroker) -> None:
+    ids = [f"id-{number}" for number in range(MANY)]
+    answer = ask(broker, "DescribeTransactions", 0, {"transactional_ids": ids})
+    assert [row.transactional_id for row in answer.transaction_states] == ids
+    markers = [
+        {"producer_id": number, "producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0,
+         "topics": [{"name": "none", "partition_indexes": [0]}]}
+        for number in range(MANY // 2)
+    ]  # fmt: skip
+    answer = ask(broker, "WriteTxnMarkers", 1, {"markers": markers})
+    assert [row.producer_id for row in answer.markers] == list(range(MANY // 2))
+    added = {"v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 0, "v3_and_below_producer_epoch": 0}
+    added |= {"v3_and_below_topics": [{"name": "t", "partitions": list(range(MANY))}]}
+    answer = ask(broker, "AddPartitionsToTxn", 3, added)
+    rows = answer.results_by_topic_v3_and_below[0].results_by_partition
+    assert [row.partition_error_code for row in rows[9:11]] == [
+        Err.OPERATION_NOT_ATTEMPTED,
+        Err.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+
+
+def test_thousands_of_topics_created_and_deleted(broker: ProbedBroker) -> None:
+    names = [f"new-{number}" for number in range(4_500)]
+    rows = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in [*names, "new-7"]]
+    fields = {"topics": rows, "timeout_ms": 30_000, "validate_only": True}
+    answer = ask(broker, "CreateTopics", 5, fields)
+    errors = {row.name: row.error_code for row in answer.topics}
+    assert errors.pop("new-7") == Err.INVALID_REQUEST, "named twice, however far apart"
+    assert set(errors) == set(names) - {"new-7"} and set(errors.values()) == {Err.NONE}
+    fields["topics"] = [{**row, "num_partitions": 2} for row in rows]
+    answer = ask(broker, "CreateTopics", 5, fields)
+    assert {row.error_code for row in answer.topics} == {Err.POLICY_VIOLATION}, "too many changes, as a whole"
+    answer = ask(broker, "DeleteTopics", 5, {"topic_names": [*names, "new-9"], "timeout_ms": 30_000})
+    errors = {row.name: row.error_code for row in answer.responses}
+    assert errors.pop("new-9") == Err.INVALID_REQUEST and set(errors.values()) == {Err.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_a_member_that_names_thousands_of_topics(broker: ProbedBroker) -> None:
+    names = [f"unknown-{number}" for number in range(20_000)]
+    fields = {"group_id": "many", "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 30_000}
+    answer = ask(
+        broker, "ConsumerGroupHeartbeat", 0, fields | {"subscribed_topic_names": [*names, "t"], "topic_partitions": []}
+    )
+    assert answer.error_code == 0 and len(answer.assignment.topic_partitions[0].partitions) == 10
+
+
 def test_bytes_that_are_no_request_close_the_connection(broker: ProbedBroker) -> None:
     request = encode_request("FindCoordinator", 4, {"key_type": 0, "coordinator_keys": ["key"] * 10_000})
     with Connection(broker.port, PATIENCE_S) as wire:

@@ -34,6 +34,7 @@ from headrace.coordinator.subscriptions import (
     ResolvedRegex,
     TopicHashes,
     count,
+    existing,
     is_homogeneous,
 )
 from headrace.errors import Err, KafkaError
@@ -316,8 +317,7 @@ class Decisions:
             names = group.subscription(member)
             topic_ids = ids.get(names)
             if topic_ids is None:
-                found = (image.topic_ids.get(name) for name in names)
-                topic_ids = ids[names] = frozenset(i for i in found if i is not None)
+                topic_ids = ids[names] = frozenset(topic_id for _, topic_id in existing(image, names))
             return MemberSpec(topic_ids, assignment, member.instance_id)
 
         targets = group.targets.live

@@ -31,13 +31,31 @@ TopicCounts = Mapping[str, Counts]
 
 def count(counts: dict[str, Counts], topics: Iterable[str], by_name: int = 0, by_regex: int = 0) -> None:
     """Adds to (or takes from) the counts of each topic; what nobody wants any more goes."""
+    moved: dict[Counts | None, Counts] = {}
+    """Many topics have the same counts: to make these is most of the work, and done once."""
     for topic in topics:
-        old = counts.get(topic, Counts())
-        new = Counts(old.by_name + by_name, old.by_regex + by_regex)
-        if new.by_name > 0 or new.by_regex > 0:
+        old = counts.get(topic)
+        new = moved.get(old)
+        if new is None:
+            before = old or Counts()
+            new = moved[old] = Counts(before.by_name + by_name, before.by_regex + by_regex)
+        if new[0] > 0 or new[1] > 0:
             counts[topic] = new
-        else:
-            counts.pop(topic, None)
+        elif old is not None:
+            del counts[topic]
+
+
+def existing(image: Image, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    """Those of `names` that are topics, with their ids; by way of the smaller of the two, since a member may name many
+    that are none."""
+    known = image.topic_ids
+    if len(names) <= len(known):
+        for name in names:
+            topic_id = known.get(name)
+            if topic_id is not None:
+                yield name, topic_id
+    else:
+        yield from ((name, topic_id) for name, topic_id in known.items() if name in names)
 
 
 def is_homogeneous(topics: TopicCounts, regexes: Mapping[str, int], member_count: int) -> bool:
@@ -102,14 +120,12 @@ class TopicHashes:
     def __init__(self) -> None:
         self._known: dict[str, tuple[Topic, int]] = {}
 
-    def of(self, image: Image, names: Iterable[str]) -> int:
-        """The hash of a group's topics; those that do not exist do not count."""
+    def of(self, image: Image, names: Collection[str]) -> int:
+        """The hash of a group's topics; those that do not exist do not count. `names` is asked for each topic there
+        is: a set or a dict."""
         hashes = []
-        for name in sorted(names):
-            topic = image.topic_named(name)
-            if topic is None:
-                self._known.pop(name, None)
-                continue
+        for name, topic_id in sorted(existing(image, names)):
+            topic = image.topics[topic_id]
             known = self._known.get(name)
             if known is None or known[0] is not topic:
                 known = self._known[name] = (topic, topic_hash(image, topic))

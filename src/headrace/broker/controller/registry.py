@@ -42,7 +42,7 @@ DECISIONS: dict[int, Decide] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: by_core(Controller.alter_reassignments),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: admin.list_partition_reassignments,
     ApiKey.CREATE_TOPICS: admin.create_topics,
-    ApiKey.DELETE_TOPICS: by_core(Controller.delete_topics, versioned=True),
+    ApiKey.DELETE_TOPICS: admin.delete_topics,
     ApiKey.CREATE_PARTITIONS: admin.create_partitions,
     ApiKey.ALTER_CONFIGS: by_core(Controller.alter_configs),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: by_core(Controller.incremental_alter_configs),

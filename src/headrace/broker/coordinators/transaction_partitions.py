@@ -68,7 +68,7 @@ class TransactionPartitions:
         def result(error: Err) -> Any:
             return _results(id, dict.fromkeys(partitions, _known(error, version)))
 
-        missing = [one for one in partitions if not self._exists(*one)]
+        missing = self._missing(asked.topics)
         if missing:
             errors = dict.fromkeys(partitions, Err.OPERATION_NOT_ATTEMPTED)
             return _results(id, errors | dict.fromkeys(missing, Err.UNKNOWN_TOPIC_OR_PARTITION))
@@ -88,9 +88,13 @@ class TransactionPartitions:
         found: Err | None = host.ask(decision, _Mapped(part, result))
         return None if found is None else result(found)
 
-    def _exists(self, topic: str, index: int) -> bool:
-        found = self._metadata.image.topic_named(topic)
-        return found is not None and index in found.partitions
+    def _missing(self, topics: list[Any]) -> list[tuple[str, int]]:
+        missing: list[tuple[str, int]] = []
+        for topic in topics:
+            found = self._metadata.image.topic_named(topic.name)
+            known = () if found is None else found.partitions
+            missing += [(topic.name, index) for index in topic.partitions if index not in known]
+        return missing
 
 
 class _Mapped:

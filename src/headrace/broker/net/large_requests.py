@@ -77,6 +77,10 @@ class Portions(NamedTuple):
 
     def join(self, answer: Any, more: Any) -> None:
         """Add the answer to the next portion. A row that was divided becomes one again."""
+        if getattr(more, "error_code", 0) and not answer.error_code:
+            answer.error_code = more.error_code
+            if hasattr(more, "error_message"):
+                answer.error_message = more.error_message
         rows, added = getattr(answer, self.answer), getattr(more, self.answer)
         if self.inner and rows and added and _name(rows[-1]) == _name(added[0]):
             getattr(rows[-1], self.inner_answer).extend(getattr(added[0], self.inner_answer))
@@ -106,6 +110,13 @@ PORTIONS: dict[int, Portions] = {
     ApiKey.DELETE_RECORDS: Portions("topics", "topics", "partitions", "partitions", 500),
     ApiKey.OFFSET_COMMIT: Portions("topics", "topics", "partitions", "partitions", 1000),
     ApiKey.CREATE_PARTITIONS: Portions("topics", "results"),
+    ApiKey.ELECT_LEADERS: Portions(
+        "topic_partitions", "replica_election_results", "partitions", "partition_result", 500
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Portions("topics", "responses", "partitions", "partitions", 500),
+    ApiKey.ALTER_CLIENT_QUOTAS: Portions("entries", "entries"),
+    ApiKey.DESCRIBE_TRANSACTIONS: Portions("transactional_ids", "transaction_states"),
+    ApiKey.WRITE_TXN_MARKERS: Portions("markers", "markers"),
 }
 """Those whose rows have nothing to do with each other. Topics are created and deleted all at once, as one change."""
 OFFSET_FETCH_TOPICS = Portions("topics", "topics", "partition_indexes", "partitions", 1000)
