@@ -389,3 +389,20 @@ def test_a_second_broker_with_the_same_id_gives_up_and_the_first_serves_on() -> 
         assert (await cluster.create("t", [1])).topics[0].error_code == 0
 
     apart(main)
+
+
+def test_a_broker_that_waited_long_for_a_controller_waits_for_its_last_life_to_end() -> None:
+    """A new controller takes all brokers for alive at first: also the last incarnation of one that starts."""
+
+    async def main(cluster: Apart) -> None:
+        was = cluster.image.brokers[1].epoch
+        cluster.world.node("c").kill()
+        cluster.world.node("b1").kill()
+        starting = asyncio.ensure_future(cluster.start("b1"))
+        await asyncio.sleep(120)
+        assert not starting.done(), "nobody is there to register with"
+        await cluster.start("c")
+        await starting
+        await cluster.until(lambda image: image.brokers[1].epoch > was and not image.brokers[1].fenced)
+
+    apart(main)

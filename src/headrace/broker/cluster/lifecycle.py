@@ -150,9 +150,7 @@ class Lifecycle:
     async def _register(self, member: Member, *, patient: bool) -> None:
         """`patient`: this broker has served already; whatever stands in its way now may yet pass."""
         clock = self._clock
-        # The last incarnation, killed a moment ago, may look alive for one session. Twice, since a new controller
-        # starts it afresh.
-        last_ms = clock.monotonic_ms() + 2 * self._session_ms + REGISTRATION_TIMEOUT_MS
+        duplicate_since_ms: int | None = None
         told = False
         while True:
             try:
@@ -168,7 +166,15 @@ class Lifecycle:
                 return
             if error in FATAL and not patient:
                 raise RegistrationRefused(f"broker {member.node_id} cannot join: {FATAL[error]} [{error.name}]")
-            if error is Err.DUPLICATE_BROKER_REGISTRATION and clock.monotonic_ms() > last_ms:
+            if error is not Err.DUPLICATE_BROKER_REGISTRATION:
+                duplicate_since_ms = None
+            elif duplicate_since_ms is None:
+                # The last incarnation, killed a moment ago, may look alive for one session. Twice, since a new
+                # controller starts it afresh; and not from this start on, since there may have been none for long:
+                # 1. This broker and a majority of the controllers are killed. 2. It starts, and hears nobody for
+                # minutes. 3. The first controller gives a session to all that it knows, the last incarnation too.
+                duplicate_since_ms = clock.monotonic_ms()
+            elif clock.monotonic_ms() - duplicate_since_ms > 2 * self._session_ms + REGISTRATION_TIMEOUT_MS:
                 raise RegistrationRefused(
                     f"broker {member.node_id} cannot join: another broker with this id is running;"
                     f" stop it or choose another node.id [{error.name}]"
