@@ -48,6 +48,8 @@ METADATA_FOLDER = "__cluster_metadata-0"
 NOT_LOGS = frozenset({METADATA_FOLDER, "remote-log-index-cache"})
 FOLDER_NAME_MAX = 255
 CLOSE_TOGETHER = 256
+SHRINK_FROM = 1_000
+"""Logs. The room that tables keep for fewer is not worth a look."""
 _PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]*)")
 _MOVED_FOLDER = re.compile(r"\S+-[0-9]+\.\S+-(delete|future|stray)")
 _system_uuid = partial(new_uuid, SystemRandom())
@@ -95,6 +97,8 @@ class LogManager:
         self.notes: list[str] = []
         """What loading found that a person should know."""
         self._dir_of: dict[Log, LogDir] = {}
+        self._most = 0
+        """How many logs there were at once since the tables were last made anew."""
 
     # -- identity
 
@@ -344,6 +348,7 @@ class LogManager:
         self.logs[log.topic, log.partition] = log
         log_dir.logs.add(log)
         self._dir_of[log] = log_dir
+        self._most = max(self._most, len(self.logs))
 
     # -- the logs
 
@@ -427,7 +432,19 @@ class LogManager:
         folder = f"{log_dir.path}/{log.topic[: FOLDER_NAME_MAX - len(ending)]}{ending}"
         log.abandon()
         log.move_folder(folder)
+        if self._most >= SHRINK_FROM and len(self.logs) < self._most // 8:
+            self._shrink()
         return folder
+
+    def _shrink(self) -> None:
+        """Tables keep the room of the most that they ever held: 200 bytes for each log that is gone."""
+        self._most = len(self.logs)
+        self.logs = dict(self.logs)
+        self._dir_of = dict(self._dir_of)
+        for log_dir in self.dirs:
+            log_dir.logs = set(log_dir.logs)
+            log_dir.high_watermarks = dict(log_dir.high_watermarks)
+        self.pool.shrink()
 
     def remove_folder(self, folder: str) -> None:
         """In a thread, `file.delete.delay.ms` after `remove`."""

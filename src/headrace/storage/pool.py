@@ -118,6 +118,10 @@ class FilePool:
     def forget(self, handle: Handle) -> None:
         self._open.pop(handle, None)
 
+    def shrink(self) -> None:
+        """Many handles are gone: give their room in the table back."""
+        self._open = dict(self._open)
+
     def is_over(self) -> bool:
         """Pins kept more files open than there should be."""
         return len(self._open) > self.open_files_max

@@ -3,6 +3,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from sys import getsizeof
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from headrace.config import LogConfig
 from headrace.storage.checkpointing import CheckpointFiles
 from headrace.storage.checkpoints import MetaProperties, decode_offsets
 from headrace.storage.files import RealDisk
-from headrace.storage.manager import LogDirError, LogManager
+from headrace.storage.manager import SHRINK_FROM, LogDirError, LogManager
 from headrace.testing.simulator.disk import MemoryDisk
 from headrace.testing.simulator.faults import PowerCut
 from headrace.testing.simulator.pages import CrashMode
@@ -139,6 +140,23 @@ def test_deleted_logs_go_in_two_steps(disk: MemoryDisk) -> None:
     made.remove_folder(folder)
     made.remove_folder(folder)
     assert disk.list("/a") == [".lock", "meta.properties", "t-0"]
+
+
+def test_many_deleted_logs_leave_no_room_in_tables(disk: MemoryDisk) -> None:
+    logs = manager(disk)
+    made = [logs.create(f"t{number}", 0, bytes([1]) * 16, 0) for number in range(SHRINK_FROM)]
+
+    def room() -> int:
+        (log_dir,) = logs.dirs
+        return sum(map(getsizeof, (logs.logs, logs._dir_of, log_dir.logs, log_dir.high_watermarks, logs.pool._open)))
+
+    logs.checkpoint_plan({(log.topic, 0): 0 for log in made}).run()
+    most = room()
+    for log in made[3:]:
+        logs.remove(log)
+    assert room() < most / 4
+    assert [logs.get(log.topic, 0) for log in made[:3]] == made[:3]
+    assert logs.dir_of(made[0]) is logs.dirs[0] and logs.dirs[0].logs == set(made[:3])
 
 
 def test_long_names_still_fit_when_deleted(disk: MemoryDisk) -> None:
