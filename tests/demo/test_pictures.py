@@ -75,6 +75,12 @@ def test_what_came_before_the_feed_has_times_below_zero(status: Status) -> None:
     assert "0:00 brokers are ready" in shown(status, 120, 40)
 
 
+def test_a_query_that_reads_what_another_writes_is_not_said_to_be_slow(status: Status) -> None:
+    status.queries = {"sales": QueryState("sales", "Parquet"), "publish": QueryState("publish", "shop-revenue")}
+    text = shown(status, 80, 24)
+    assert "first batch, 0 s" in text and "waits for sales" in text
+
+
 KEYS = "k: kill -9 a broker   w: a worker joins   l: a worker leaves   q: end"
 
 
@@ -92,7 +98,13 @@ def test_no_pane_is_empty_while_things_start() -> None:
     status = Status(phase="starting brokers", spark="starting")
     status.groups = [GroupState("order-queue", "queue"), GroupState("spark-sales", "Spark")]
     text = shown(status, 80, 24)
-    for part in ("starting brokers, 0 s", "order-queue", "spark-sales", "starting, 0 s. Spark's JVM", "first window"):
+    for part in (
+        "starting brokers, 0 s",
+        "order-queue",
+        "spark-sales",
+        "starting, 0 s. Spark's JVM",
+        "A window of 5 s is out",
+    ):
         assert part in text
     assert not re.search(r"╭─ [^\n]+\n│ +│\n", text), "a pane whose first line says nothing"
     status.spark = "Spark 4.3.0"

@@ -212,7 +212,7 @@ def _pipeline(status: Status, *, roomy: bool) -> Panel:
             f"{query.batches}",
             f"{query.rows:,}",
             f"{query.duration_ms / 1000:.1f} s" if query.batches else "-",
-            Text(_at_work(query, roomy=roomy), style="magenta"),
+            Text(_at_work(query, next(iter(status.queries.values())), roomy=roomy), style="magenta"),
         )
     if watermark:
         title += f", watermark {watermark}"
@@ -227,10 +227,13 @@ def _pipeline(status: Status, *, roomy: bool) -> Panel:
     return _panel(Stack(table, below), title, "magenta")
 
 
-def _at_work(query: QueryState, *, roomy: bool) -> str:
-    """How far the batch is that runs now."""
+def _at_work(query: QueryState, first: QueryState, *, roomy: bool) -> str:
+    """How far the batch is that runs now. Only the `first` query reads the feed; others read what it has written."""
     if query.now is None:
-        return f"first batch, {time.monotonic() - query.since_s:.0f} s" if not query.batches else ""
+        if query.batches:
+            return ""
+        waiting_s = time.monotonic() - query.since_s
+        return f"first batch, {waiting_s:.0f} s" if query is first else f"waits for {first.name}"
     tasks = f"{query.now.done}/{query.now.tasks} tasks"
     rows = f", {query.now.rows:,} rows" if query.now.rows else ""
     return tasks + (rows if roomy or not query.batches else "")
@@ -263,8 +266,8 @@ def _until_first_window(status: Status) -> str:
     if not (status.queries or status.spark.startswith(("starting", "Spark "))):
         return "-"  # there is no Spark
     return (
-        f"The first window is out when the watermark has passed it: {WINDOW_MS // 1000} s, another"
-        f" {WATERMARK_MS // 1000} s for what comes late, and two batches. {status.age_s:.0f} s so far."
+        f"A window of {WINDOW_MS // 1000} s is out when Spark has seen events {WATERMARK_MS // 1000} s past its end:"
+        f" after two batches, the first of which takes longest. {status.age_s:.0f} s so far."
     )
 
 
