@@ -416,7 +416,7 @@ class Consumer:
         """Hand out nothing of these partitions, or of all, until `resume`; the group keeps them."""
         core = self._running()
         for at in self._these(partitions):
-            core.place(at).is_paused = True
+            core.fetcher.pause(core.place(at))
 
     def resume(self, *partitions: Partition) -> None:
         """Go on with these partitions, or with all."""

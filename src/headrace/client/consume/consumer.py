@@ -109,6 +109,8 @@ class ConsumerCore:
         self._look_s = 0.0
         self._metadata_max_age_s = metadata_max_age_s
         self._found: dict[TopicPartition, int] = {}
+        self._settled: frozenset[TopicPartition] | None = None
+        """What the group wanted when this consumer last had just that, and nothing has changed since."""
 
     # -- where partitions come from
 
@@ -290,6 +292,7 @@ class ConsumerCore:
         new = wanted - frozenset(places)
         if new:
             starts = await self._starts(new)
+            self._settled = None
             for (topic, index), offset in starts.items():
                 self.fetcher.add(Place(topic, index, offset, self.cluster.topics[topic].topic_id))
             self._note_committed(new)
@@ -307,6 +310,8 @@ class ConsumerCore:
             replaced, member.replaced = member.replaced, set()
             await self._lose(frozenset(at for at in places if at[0] in replaced))
         wanted = member.wanted
+        if wanted is self._settled:
+            return
         gone = frozenset(places) - wanted
         if gone:
             await self._listeners.revoked(gone)
@@ -325,6 +330,8 @@ class ConsumerCore:
                     self.fetcher.add(Place(topic, index, offset, ids[topic]))
                 self._note_committed(new)
                 await self._listeners.assigned(new)
+        if places.keys() == wanted:
+            self._settled = wanted
 
     async def _lose(self, lost: frozenset[TopicPartition]) -> None:
         self._drop(lost)
@@ -332,6 +339,7 @@ class ConsumerCore:
             await self._listeners.lost(lost)
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+        self._settled = None
         for at in partitions:
             self.fetcher.drop(at)
 
@@ -341,8 +349,7 @@ class ConsumerCore:
             found = await self._offsets.committed(partitions, stable=self.fetcher.options.read_committed)
         self._found = found
         missing = [at for at in partitions if at not in found]
-        resets = await asyncio.gather(*map(self.fetcher.reset_offset, missing))
-        return found | dict(zip(missing, resets))
+        return found | await self.fetcher.reset_offsets(missing)
 
     def _note_committed(self, partitions: Iterable[TopicPartition]) -> None:
         for at in partitions:

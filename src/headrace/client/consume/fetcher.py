@@ -8,16 +8,18 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
 
 from headrace.client.admin.admin import LATEST, Admin
 from headrace.client.admin.groups import TopicPartition
 from headrace.client.consume.places import Chunk, Place
 from headrace.client.consume.records import Record, visible_batches
 from headrace.client.consume.resets import ResetPolicy
-from headrace.client.consume.sessions import FetchSession, Wanted
+from headrace.client.consume.routes import Route, Routes
+from headrace.client.consume.sessions import FetchSession, Question, Wanted
 from headrace.client.errors import ClientError, RequestFailed, SecurityFailed, check
-from headrace.client.net.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, NO_TOPIC_ID, Cluster, Partition, may_pass
+from headrace.client.net.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, Cluster, Partition, may_pass
 from headrace.client.raw import FETCH_VERSION_WITH_NAMES
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
@@ -105,6 +107,8 @@ class Fetcher:
         self._on_news = on_news
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self._sessions: dict[int, FetchSession] = {}
+        self._routes = Routes()
+        self._looks = cluster.looks
         self._queue: deque[Place] = deque()
         """Places with records, the one that has waited longest first."""
         self._buffered_bytes = 0
@@ -126,23 +130,36 @@ class Fetcher:
 
     def add(self, place: Place) -> None:
         self.places[place.topic, place.partition] = place
+        self._touch(place)
 
     def drop(self, at: TopicPartition) -> None:
         place = self.places.pop(at, None)
         if place is not None:
             self._buffered_bytes -= place.seek(place.position)
+            self._touch(place)
 
     def seek(self, place: Place, offset: int) -> None:
         self._buffered_bytes -= place.seek(offset)
+        self._touch(place)
 
     def reset(self, place: Place, offset: int) -> None:
         """As `seek`, but nothing counts as passed by it."""
         self._buffered_bytes -= place.reset(offset)
+        self._touch(place)
+
+    def pause(self, place: Place) -> None:
+        place.is_paused = True
+        self._touch(place)
 
     def resume(self, place: Place) -> None:
         place.is_paused = False
+        self._touch(place)
         if place.has_records:
             self._enqueue(place)
+
+    def _touch(self, place: Place) -> None:
+        """What is to be fetched of it, or from whom, may be another from now on."""
+        self._routes.touch((place.topic, place.partition))
 
     def _enqueue(self, place: Place) -> None:
         if not place.in_queue:
@@ -161,6 +178,7 @@ class Fetcher:
             place.in_queue = False
             if self.places.get((place.topic, place.partition)) is not place or place.is_paused:
                 continue
+            self._touch(place)
             try:
                 records, freed = place.take(limit)
             except KafkaError as error:
@@ -182,6 +200,7 @@ class Fetcher:
             place.in_queue = False
             if self.places.get((place.topic, place.partition)) is not place or place.is_paused:
                 continue
+            self._touch(place)
             if place.is_begun:
                 # Some of it was handed out record by record: the rest is fetched again.
                 self.reset(place, place.position)
@@ -210,21 +229,30 @@ class Fetcher:
         """Ask every broker that is not being asked already."""
         if self._is_closed or self._buffered_bytes >= 2 * self.options.bytes_max:
             return
-        by_node: dict[int, list[TopicPartition]] = {}
-        for at, place in self.places.items():
-            if place.wants_more:
-                by_node.setdefault(self._node_of(at, place), []).append(at)
-        for node, partitions in by_node.items():
-            if node not in self._under_way:
-                task = asyncio.create_task(self._work(node, partitions), name=f"fetch from {node}")
-                self._under_way[node] = task
+        self._settle()
+        for node, route in [*self._routes.by_node.items()]:
+            if route.partitions and node not in self._under_way:
+                self._under_way[node] = asyncio.create_task(self._work(node, route), name=f"fetch from {node}")
 
-    def _node_of(self, at: TopicPartition, place: Place) -> int:
+    def _settle(self) -> None:
+        """Find the brokers of what has changed since the last time; of everything, if the cluster was looked at."""
+        routes = self._routes
+        if self._looks != self._cluster.looks or asyncio.get_running_loop().time() >= routes.due_s:
+            self._looks, routes.due_s = self._cluster.looks, inf
+            routes.touch_all(self.places)
+        routes.settle(self._node_of)
+
+    def _node_of(self, at: TopicPartition) -> int | None:
+        """Whom to ask for more of a partition; None: nobody."""
+        place = self.places.get(at)
+        if place is None or not place.wants_more:
+            return None
         row = self._row(at, place)
         if row is None:
             return NO_LEADER
         if place.replica >= 0:
             if place.replica in row.isr and asyncio.get_running_loop().time() < place.replica_until_s:
+                self._routes.due_s = min(self._routes.due_s, place.replica_until_s)
                 return place.replica
             place.replica = -1
         return row.leader
@@ -233,25 +261,25 @@ class Fetcher:
         known = self._cluster.topics.get(at[0])
         return known.partitions.get(at[1]) if known is not None and known.topic_id == place.topic_id else None
 
-    async def _work(self, node: int, partitions: list[TopicPartition]) -> None:
+    async def _work(self, node: int, route: Route) -> None:
         try:
             if node == NO_LEADER:
-                await self._look_again(partitions)
+                await self._look_again(route.partitions)
             else:
-                await self._fetch(node, partitions)
+                await self._fetch(node, route)
                 self._pause_s = BACKOFF_S_MIN
         except RequestFailed as error:
             self._reset_session(node)
             if error.error in LOOK_AGAIN or error.error.retriable or error.error is Err.BROKER_NOT_AVAILABLE:
-                await self._look_again(partitions)
+                await self._look_again(route.partitions)
             else:
                 self.failure = error
         except SecurityFailed as error:
             self.failure = error
         except ClientError:
             self._reset_session(node)
-            self._leave_replica(partitions)
-            await self._look_again(partitions)
+            self._leave_replica(route.partitions)
+            await self._look_again(route.partitions)
         finally:
             del self._under_way[node]
             self._on_news()
@@ -267,24 +295,29 @@ class Fetcher:
             place = self.places.get(at)
             if place is not None:
                 place.replica = -1
+                self._routes.touch(at)
 
     async def _look_again(self, partitions: Iterable[TopicPartition]) -> None:
+        topics = {topic for topic, _ in partitions}
         await asyncio.sleep(self._pause_s)
         self._pause_s = min(self._pause_s * 2, BACKOFF_S_MAX)
         try:
-            await self._cluster.refresh({topic for topic, _ in partitions})
+            await self._cluster.refresh(topics)
         except ClientError:
             return
 
-    async def _fetch(self, node: int, partitions: list[TopicPartition]) -> None:
+    async def _fetch(self, node: int, route: Route) -> None:
         connection = await self._cluster.broker_connection(node)
         # After the wait: partitions may be given up, and topics deleted, in the meantime.
-        asked = {at: place for at in partitions if (place := self.places.get(at)) is not None}
-        wanted = {at: one for at, place in asked.items() if (one := self._wanted(at, place)) is not None}
-        if not wanted:
-            return await self._look_again(partitions)
+        self._settle()
+        if not route.partitions:
+            return
         session = self._sessions.setdefault(node, FetchSession())
-        request, by_name = self._request(session, wanted)
+        changed = route.partitions if session.is_new else route.changed
+        question = session.ask({at: self._wanted(at) if at in route.partitions else None for at in changed})
+        route.changed.clear()
+        request, by_name = self._request(question), bool(session.nameless)
+        known, names = session.known, session.names
         answer: m.FetchResponse = await connection.request(
             ApiKey.FETCH,
             request,
@@ -296,9 +329,10 @@ class Fetcher:
             return
         check(answer.error_code, f"fetch from broker {node}")
         session.answered(answer.session_id)
-        await self._read(node, answer, asked, wanted)
+        await self._read(node, answer, known, names)
 
-    def _wanted(self, at: TopicPartition, place: Place) -> Wanted | None:
+    def _wanted(self, at: TopicPartition) -> Wanted | None:
+        place = self.places[at]
         row = self._row(at, place)
         if row is None:
             return None
@@ -307,9 +341,8 @@ class Fetcher:
         last_epoch = place.leader_epoch if is_new else -1
         return Wanted(place.topic_id, place.fetch_offset, row.leader_epoch, last_epoch)
 
-    def _request(self, session: FetchSession, wanted: dict[TopicPartition, Wanted]) -> tuple[m.FetchRequest, bool]:
+    def _request(self, question: Question) -> m.FetchRequest:
         kind = m.FetchRequest
-        question = session.ask(wanted)
         topics: dict[tuple[str, bytes], m.FetchRequest.FetchTopic] = {}
         for at, one in question.asked.items():
             topic, index = at
@@ -332,7 +365,7 @@ class Fetcher:
                 (topic, one.topic_id), kind.ForgottenTopic(topic=topic, topic_id=one.topic_id, partitions=[])
             )
             gone.partitions.append(index)
-        request = kind(
+        return kind(
             max_wait_ms=self.options.max_wait_ms,
             min_bytes=self.options.min_bytes,
             max_bytes=self.options.bytes_max,
@@ -343,27 +376,22 @@ class Fetcher:
             forgotten_topics_data=list(forgotten.values()),
             rack_id=self.options.rack,
         )
-        return request, any(one.topic_id == NO_TOPIC_ID for one in wanted.values())
 
     # -- answers
 
     async def _read(
-        self,
-        node: int,
-        answer: m.FetchResponse,
-        asked: dict[TopicPartition, Place],
-        wanted: dict[TopicPartition, Wanted],
+        self, node: int, answer: m.FetchResponse, known: Mapping[TopicPartition, Wanted], names: Mapping[bytes, str]
     ) -> None:
-        names = {one.topic_id: topic for (topic, _), one in wanted.items()}
         look_again: list[TopicPartition] = []
         for topic in answer.responses:
             name = topic.topic or names.get(topic.topic_id, "")
             for row in topic.partitions:
                 at = name, row.partition_index
-                place = asked.get(at)
+                place, asked = self.places.get(at), known.get(at)
                 # Given up, or moved by a seek, while the answer was on its way.
-                if place is None or self.places.get(at) is not place or place.fetch_offset != wanted[at].offset:
+                if place is None or asked is None or not _is_of(asked, place):
                     continue
+                self._routes.touch(at)
                 if row.error_code in LOOK_AGAIN:
                     place.replica = -1
                     look_again.append(at)
@@ -371,7 +399,7 @@ class Fetcher:
                     await self._out_of_range(node, at, place)
                 else:
                     check(row.error_code, f"fetch from {name}-{row.partition_index} at offset {place.fetch_offset}")
-                    self._take_row(at, place, row, wanted[at])
+                    self._take_row(at, place, row, asked)
         if look_again:
             await self._look_again(look_again)
 
@@ -424,7 +452,7 @@ class Fetcher:
                 f"the log was cut at offset {end_offset}, and records up to {place.position} were read: seek to go on",
             )
         log.warning("%s was cut at offset %d; %d was next, reading on from there", name, end_offset, place.position)
-        self._buffered_bytes -= place.reset(min(place.position, end_offset))
+        self.reset(place, min(place.position, end_offset))
         place.fetched_epoch = -1
 
     async def _out_of_range(self, node: int, at: TopicPartition, place: Place) -> None:
@@ -444,7 +472,20 @@ class Fetcher:
         found = await self.reset_offset(at)
         if self.places.get(at) is place and place.position == before:
             log.warning("%s-%d has no offset %d; going on from %d", topic, index, before, found)
-            self._buffered_bytes -= place.reset(found)
+            self.reset(place, found)
+
+    async def reset_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where partitions begin for one that has read nothing of them: of many, in few requests."""
+        wanted = list(partitions)
+        if self.options.reset.is_none or len(wanted) <= 1:
+            return {at: await self.reset_offset(at) for at in wanted}
+        timestamp = self.options.reset.timestamp_at(time.time_ns() // 1_000_000)
+        rows = await self._admin.offsets_of(wanted, timestamp)
+        # No record is that young.
+        rows |= await self._admin.offsets_of([at for at, offset in rows.items() if offset < 0], LATEST)
+        # Those whose leader moves, or is away, are waited for one by one.
+        rest = [at for at in wanted if rows.get(at, -1) < 0]
+        return rows | dict(zip(rest, await asyncio.gather(*map(self.reset_offset, rest))))
 
     async def reset_offset(self, at: TopicPartition) -> int:
         """Where a partition begins for one that has read nothing of it."""
@@ -462,3 +503,8 @@ class Fetcher:
             # No record is that young.
             found = (await self._admin.list_offsets(topic, {index: LATEST}))[index].offset
         return found
+
+
+def _is_of(asked: Wanted, place: Place) -> bool:
+    """Whether an answer to it is what comes next of a place."""
+    return asked.offset == place.fetch_offset and asked.topic_id == place.topic_id

@@ -138,6 +138,7 @@ async def refresh_all(cluster: Cluster) -> None:
     found = {row.name or "": topic_from(row) for row in answer.topics if row.error_code == 0}
     cluster.topics.clear()
     cluster.topics.update(found)
+    cluster.looks += 1
 
 
 def matching(cluster: Cluster, pattern: str) -> list[str]:

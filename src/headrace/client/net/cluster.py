@@ -105,6 +105,8 @@ class Cluster:
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, Topic] = {}
         """Topics that were asked about; `refresh` renews them."""
+        self.looks = 0
+        """How often `topics` was renewed: who keeps something that follows from it looks again."""
         self._connections: dict[Address, Connection] = {}
         self._doubtful: Address | None = None
         """It was asked last and hung up: others are asked first."""
@@ -222,6 +224,7 @@ class Cluster:
         """Ask for brokers and for topics: the named ones, or all that were asked about before."""
         names = list(self.topics) if topics is None else list(topics)
         answer = await self.metadata(names)
+        self.looks += bool(answer.topics)
         for row in answer.topics:
             if row.error_code == 0:
                 self.topics[row.name or ""] = topic_from(row)
