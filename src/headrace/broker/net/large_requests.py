@@ -39,6 +39,8 @@ class Portions(NamedTuple):
     from_bytes: int = LARGE_BYTES
     unique: bool = False
     """What is asked twice in the same words is answered once."""
+    waits: bool = False
+    """The handler does its work at once, and its answer waits for other brokers: all portions wait together."""
 
     def split(self, message: Any) -> Iterator[Any]:
         """Messages of at most `size` rows. A message without rows is one portion: it may ask for everything."""
@@ -74,6 +76,13 @@ class Portions(NamedTuple):
                     break
         if part:
             yield part
+
+    def joined(self, answer: Any, more: Any) -> Any:
+        """The answer so far, None at first, with the answer to the next portion."""
+        if answer is None:
+            return more
+        self.join(answer, more)
+        return answer
 
     def join(self, answer: Any, more: Any) -> None:
         """Add the answer to the next portion. A row that was divided becomes one again."""
@@ -116,7 +125,7 @@ PORTIONS: dict[int, Portions] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Portions("topics", "responses", "partitions", "partitions", 500),
     ApiKey.ALTER_CLIENT_QUOTAS: Portions("entries", "entries"),
     ApiKey.DESCRIBE_TRANSACTIONS: Portions("transactional_ids", "transaction_states"),
-    ApiKey.WRITE_TXN_MARKERS: Portions("markers", "markers"),
+    ApiKey.WRITE_TXN_MARKERS: Portions("markers", "markers", waits=True),
 }
 """Those whose rows have nothing to do with each other. Topics are created and deleted all at once, as one change."""
 OFFSET_FETCH_TOPICS = Portions("topics", "topics", "partition_indexes", "partitions", 1000)
@@ -184,11 +193,13 @@ class LargeRequests:
         runtime, connection = self._runtime, request.connection
         portions = portions_of(request.api_key, request.version)
 
-        async def handle(message: Any) -> Any:
+        def begin(message: Any) -> Any:
             answered: asyncio.Future[Any] = runtime.loop.create_future()
             result = handler(RequestPart(request, client_id, answered), message)
-            if result is None:
-                return await answered
+            return answered if result is None else result
+
+        async def handle(message: Any) -> Any:
+            result = begin(message)
             return await result if isawaitable(result) else result
 
         if portions is None:
@@ -196,18 +207,23 @@ class LargeRequests:
             async with self._turn:
                 message = await runtime.run_in_thread(decode, body)
             return None if connection.closed else await runtime.run_in_thread(encode, await handle(message))
+        begun: list[Any] = []
         async with self._turn:
             message = await runtime.run_in_thread(decode, body)
             pauses = Pauses(runtime.perf_counter)
             answer: Any = None
             for part in portions.split(message):
                 if connection.closed:
-                    return None
-                result = await handle(part)
-                if answer is None:
-                    answer = result
+                    break
+                if portions.waits:
+                    begun.append(begin(part))
                 else:
-                    portions.join(answer, result)
+                    answer = portions.joined(answer, await handle(part))
                 if pauses.due:
                     await pauses.take()
-            return await runtime.run_in_thread(encode, answer)
+            if not begun:
+                return None if connection.closed else await runtime.run_in_thread(encode, answer)
+        # Others, such as followers that are slow, must not keep large requests from their turn.
+        for result in begun:
+            answer = portions.joined(answer, await result if isawaitable(result) else result)
+        return None if connection.closed else await runtime.run_in_thread(encode, answer)

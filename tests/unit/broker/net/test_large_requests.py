@@ -1,10 +1,13 @@
 """Large requests in portions: each row is handled once and in order, and the answer is the one that it would have
 been."""
 
+import asyncio
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
-from headrace.broker.net.large_requests import PORTIONS, Portions
+from headrace.broker.net.large_requests import AT_ONCE, PORTIONS, LargeRequests, Portions
+from headrace.broker.net.request import Request
 from headrace.protocol import messages as m
 from headrace.protocol.api import API, ApiKey
 from headrace.protocol.codec import CODECS
@@ -81,3 +84,46 @@ def test_the_table_names_arrays_that_exist() -> None:
             assert asked.struct is not None and answered.struct is not None
             assert portions.inner in {field.name for field in asked.struct.fields if field.is_array}
             assert portions.inner_answer in {field.name for field in answered.struct.fields if field.is_array}
+
+
+def test_markers_that_wait_for_followers_do_not_hold_up_other_large_requests() -> None:
+    """All portions are appended at once, and the turn goes on to others while none of them is committed."""
+
+    async def main() -> None:
+        async def in_thread(work: Any, *args: Any) -> Any:
+            return work(*args)
+
+        runtime: Any = SimpleNamespace(
+            loop=asyncio.get_running_loop(), run_in_thread=in_thread, perf_counter=lambda: 0.0
+        )
+        connection: Any = SimpleNamespace(closed=False, inbox=SimpleNamespace(buf=bytearray(), view=memoryview(b"")))
+        large = LargeRequests(runtime)
+        appended: list[int] = []
+        committed = asyncio.Event()
+
+        def work(key: ApiKey, message: Any, handler: Any) -> Any:
+            request = Request(connection, key, API[key].latest_stable, 1, 0, 0, 0, 0.0)
+            return asyncio.ensure_future(large.work(request, lambda _: message, handler, lambda it: it, b"", None))
+
+        def write(_: Any, message: Any) -> Any:
+            appended.extend(marker.producer_id for marker in message.markers)
+            R = m.WriteTxnMarkersResponse
+
+            async def answer() -> Any:
+                await committed.wait()
+                return R(markers=[R.WritableTxnMarkerResult(producer_id=one.producer_id) for one in message.markers])
+
+            return answer()
+
+        markers = [m.WriteTxnMarkersRequest.WritableTxnMarker(producer_id=number) for number in range(500)]
+        slow = [
+            work(ApiKey.WRITE_TXN_MARKERS, m.WriteTxnMarkersRequest(markers=markers), write) for _ in range(AT_ONCE)
+        ]
+        other = work(ApiKey.METADATA, m.MetadataRequest(topics=None), lambda *_: m.MetadataResponse())
+        assert await asyncio.wait_for(other, 10) == m.MetadataResponse()
+        assert len(appended) == AT_ONCE * len(markers) and not any(one.done() for one in slow)
+        committed.set()
+        for one in slow:
+            assert [row.producer_id for row in (await one).markers] == list(range(500))
+
+    asyncio.run(main())
