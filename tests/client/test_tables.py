@@ -94,6 +94,36 @@ def test_a_large_table_goes_in_pieces_and_in_order(broker: TestBroker, monkeypat
     run(broker, work, partitions=3)
 
 
+def test_a_row_that_is_too_large_fails_the_table(broker: TestBroker) -> None:
+    """The broker finds its batch too large: the rows are tried by themselves, and the others are written."""
+
+    async def work(topic: str) -> None:
+        written: list[WrittenBatch] = []
+        table = pa.table({"value": pa.array([b"first", b"x" * 20_000, b"third", b"fourth"], pa.binary())})
+        async with headrace.Producer(broker.bootstrap) as producer:
+            with pytest.raises(headrace.RequestFailed, match=r"max\.message\.bytes"):
+                await producer.send_table(topic, table, on_written=written.append)
+            await producer.flush()  # the error was told
+        assert written == [WrittenBatch(0, 0, 1)]
+        assert [row.value for row in await read_all(broker, topic)] == [b"first", b"third", b"fourth"]
+
+    run(broker, work, configs={"max.message.bytes": "10000"})
+
+
+def test_a_table_whose_batches_are_split_is_told_part_by_part(broker: TestBroker) -> None:
+    async def work(topic: str) -> None:
+        written: list[WrittenBatch] = []
+        async with headrace.Producer(broker.bootstrap, batch_bytes=100_000) as producer:
+            table = pa.table({"value": pa.array([b"%04d" % n * 100 for n in range(100)], pa.binary())})
+            assert await producer.send_table(topic, table, on_written=written.append) == 100
+        assert len(written) > 1 and sum(one.count for one in written) == 100
+        values = {row.offset: row.value for row in await read_all(broker, topic)}
+        told = [values[one.offset + n] for one in written for n in range(one.count)]
+        assert told == table.column("value").to_pylist()
+
+    run(broker, work, configs={"max.message.bytes": "10000"})
+
+
 def test_polars_pandas_and_duckdb_take_tables_as_they_are(broker: TestBroker) -> None:
     polars, pandas, duckdb = (pytest.importorskip(name) for name in ("polars", "pandas", "duckdb"))
 

@@ -253,7 +253,7 @@ class Producer:
 
         Of its columns, value is needed; key, headers and timestamp (of Arrow's type) are used if they are there.
         Serializers are not. `on_written` is told where each batch of rows went, in the order of its partition's
-        rows. Needs the extra `columnar`.
+        rows. Raises the first error; other rows may be written. Needs the extra `columnar`.
         """
         from headrace.client.api.tables import encode_table
 
@@ -285,10 +285,11 @@ class Producer:
             await asyncio.sleep(0)  # they leave while the next piece is encoded
         rows = 0
         for source in sent:
-            where = await Delivery(source, 0, 0)
-            rows += source.count
-            if on_written is not None:
-                on_written(WrittenBatch(source.partition, where.offset, source.count))
+            # More than one where the broker found the batch too large: of those some may have failed.
+            async for run in source.written():
+                rows += run.count
+                if on_written is not None:
+                    on_written(run)
         return rows
 
     async def flush(self) -> None:

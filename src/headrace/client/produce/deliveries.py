@@ -6,7 +6,7 @@ place in it, and a future is made only for one who awaits before the batch is wr
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any
 
 import msgspec
@@ -197,6 +197,16 @@ class OpenBatch:
             found = outcomes[bisect_right(outcomes, index, key=lambda one: one.first) - 1]
         offset = found.base_offset + index - found.first if found.base_offset >= 0 else -1
         return offset, found.log_append_time_ms, found.error
+
+    async def written(self) -> AsyncIterator[WrittenBatch]:
+        """Where its records are, a run for each part that it was split into; raises why some are nowhere."""
+        if not self.is_done:
+            await self.waiter()
+        for one in self._outcomes:
+            if one.error is not None:
+                self._watched = set(range(self.count))
+                raise one.error
+            yield WrittenBatch(self.partition, one.base_offset, one.count)
 
     def watch(self, index: int) -> None:
         """Somebody looks at this record's outcome: a failure need not be told by `flush` as well."""
