@@ -27,6 +27,7 @@ from tests.waiting import eventually
 
 NOW_MS = time.time_ns() // 1_000_000 - 100_000
 FORMATS = ("jsonl", "parquet")
+KILLED = ("jsonl", pytest.param("parquet", marks=pytest.mark.soak))
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -114,7 +115,7 @@ def written(progress: Path) -> bytes:
     return progress.read_bytes() if progress.exists() else b""
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", KILLED)
 def test_an_export_goes_on_after_kill_9(broker: TestBroker, tmp_path: Path, kind: str) -> None:
     topic = create(broker)
     fill(broker, topic, many(4_000), first_ms=NOW_MS - 10_000_000)
@@ -146,7 +147,7 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", KILLED)
 def test_an_import_goes_on_after_kill_9(broker: TestBroker, tmp_path: Path, kind: str) -> None:
     source, target = create(broker), create(broker)
     fill(broker, source, many(4_000), first_ms=NOW_MS - 10_000_000)

@@ -222,6 +222,15 @@ def test_offsets_of_partitions_at_rest_are_kept(other: TestBroker, monkeypatch: 
     within(work)
 
 
+def test_a_pattern_does_not_match_its_own_copies(other: TestBroker) -> None:
+    topic = create(other)
+    fill(other, topic, many(3))
+    words = ("--pattern", f".*{topic}", "--name", new_name("mirror"), "--prefix", "copy.")
+    pair = Pair(other, other)
+    assert mirrored(pair, *words)["records"] == 3
+    assert mirrored(pair, *words)["records"] == 0
+
+
 def group_of(source: TestBroker, name: str) -> str:
     async def work() -> str:
         async with headrace.Admin(source.bootstrap) as admin:

@@ -36,7 +36,7 @@ def proof(
     svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the table as a picture.")] = None,
     as_json: bool = JSON,
 ) -> None:
-    """Measure what replicas, their minimum, acks and durability keep and cost.
+    """Measure what replicas, acks and durability keep and cost.
 
     Starts brokers in a temporary folder, writes to a topic for each combination, loses one broker and then a second one
     with their disks, and reads every acknowledged record again. Options may be repeated.

@@ -20,6 +20,8 @@ from headrace.storage.files import Disk, File
 from headrace.storage.indexes import RELATIVE_OFFSET_MAX
 from headrace.storage.segment import WALK_BYTES, CorruptSegment
 
+SHORTER = "the file became shorter while it was read"
+
 _LENGTH_AND_MAGIC = Struct(">8xi4xb")
 
 
@@ -42,6 +44,8 @@ def checked_batches(
         chunk = memoryview(file.read(min(WALK_BYTES, size - position), position))
         at = 0
         chunk_bytes = len(chunk)
+        if not chunk_bytes:
+            raise CorruptSegment(file.path, position, SHORTER)
         while at < chunk_bytes:
             end = at + _batch_bytes(file.path, chunk, at, position + at, size)
             if end > chunk_bytes:
@@ -91,7 +95,7 @@ def _batch_bytes(path: str, chunk: memoryview, at: int, position: int, size: int
     if size - position < HEADER_BYTES:
         raise CorruptSegment(path, position, f"{size - position} bytes are too few for a batch header")
     if at == 0:
-        raise CorruptSegment(path, position, "the file became shorter while it was read")
+        raise CorruptSegment(path, position, SHORTER)
     return HEADER_BYTES
 
 

@@ -6,7 +6,7 @@ import pytest
 from headrace.config import LogConfig
 from headrace.errors import Err, KafkaError
 from headrace.records.control import Marker, encode_marker
-from headrace.storage.checking import OldFormat, verify_file
+from headrace.storage.checking import SHORTER, OldFormat, verify_file
 from headrace.storage.log import Log
 from headrace.testing.simulator.disk import MemoryDisk
 
@@ -339,6 +339,17 @@ def test_a_scrub_finds_what_readers_would_not(disk: MemoryDisk) -> None:
     third = open_log(disk, clean=True, config=SMALL)
     assert third.holes == [] and offsets(read_all(third)) == list(range(third.end_offset))
     assert [name for name in disk.list(FOLDER) if name.endswith(".log.cut")]
+
+
+def test_a_file_that_has_become_shorter_at_a_batch_is_told_and_not_read_for_ever() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk)
+    append(log)
+    kept = log.segments[-1].size
+    append(log)
+    segment = log.segments[-1]
+    segment.handle.open().truncate(kept)
+    assert verify_file(disk, segment.handle.path, segment.base_offset, segment.size) == f"{SHORTER} at byte {kept}"
 
 
 def test_a_reader_that_meets_garbage_sets_the_segment_aside(disk: MemoryDisk) -> None:

@@ -32,7 +32,7 @@ def top(
     bootstrap: str = BOOTSTRAP,
     as_json: bool = typer.Option(False, "--json", help="With --once: print JSON."),
 ) -> None:
-    """Watch a cluster: throughput, lag in seconds, leaders, who is in sync, who is slow.
+    """Watch a cluster: throughput, lag, leaders, who is slow.
 
     in/s are records written, out/s records that groups have committed; bytes are those on disk. A broker's answer is
     the time of one small request. Without a terminal, --once is what is done.

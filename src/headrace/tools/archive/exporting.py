@@ -124,8 +124,10 @@ class Exporting:
                             saved = time.monotonic()
                 finally:
                     fetcher.close()
-        except (ClientError, asyncio.CancelledError):
-            self._save(writer, progress)  # what is here need not be fetched again
+        except ClientError:
+            # What is here need not be fetched again. Not when cancelled: the thread that writes goes on meanwhile, and
+            # what it writes would be kept without counting as there. That is left to the last save, as by a kill.
+            self._save(writer, progress)
             raise
 
     def _save(self, writer: Writer, progress: Progress) -> None:

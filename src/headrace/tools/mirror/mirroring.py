@@ -317,6 +317,14 @@ class _Session:
 
     async def _write(self, records: list[Record]) -> None:
         """One cycle: records, where they went, and how far that is, all or none."""
+        for one in records:
+            if one.offset < self._positions[one.topic, one.partition]:
+                # The consumer has begun anew: what it read from is gone, and copying this would double or mix records.
+                raise MirrorStopped(
+                    f"{one.topic}-{one.partition} was copied up to offset {self._positions[one.topic, one.partition]},"
+                    f" and the source goes on at {one.offset}: the topic was made again, or its log was cut. Delete the"
+                    " target's topic, or give the mirror another --name"
+                )
         offsets = {(one.topic, one.partition): one.offset + 1 for one in records}
         stored = {self._in_target(at): offset for at, offset in offsets.items()}
         if self._request.transactional:
@@ -361,7 +369,8 @@ class _Session:
         pairs: dict[Place, list[tuple[int, int]]] = {}
         for one, delivery in sent:
             where = await delivery
-            pairs.setdefault((one.topic, one.partition), []).append((one.offset, where.offset))
+            if where.offset >= 0:  # else the broker had it already, and says no more where
+                pairs.setdefault((one.topic, one.partition), []).append((one.offset, where.offset))
         found = {at: runs_of(both) for at, both in pairs.items()}
         if self._along is not None:
             for (topic, index), runs in found.items():

@@ -45,15 +45,18 @@ class TopicsAlike:
         for name in self._names:
             if name not in there:
                 raise MirrorStopped(f"at the source {no_topic(name, sorted(there))}")
-        wanted = {
-            name: topic
-            for name, topic in there.items()
-            if name in self._names or (self._pattern is not None and self._pattern.fullmatch(name))
-        }
+        wanted = {name: topic for name, topic in there.items() if name in self._names or self._matches(name)}
         here = {topic.name: topic for topic in await self._target.list_topics()}
         for name, topic in wanted.items():
             await self._align(topic, here.get(self._prefix + name))
         return wanted
+
+    def _matches(self, name: str) -> bool:
+        """Not a mirror's own topics, nor copies: in one cluster they would be copied again and again."""
+        if self._pattern is None or name.startswith("headrace-mirror."):
+            return False
+        is_copy = bool(self._prefix) and name.startswith(self._prefix)
+        return not is_copy and self._pattern.fullmatch(name) is not None
 
     async def _align(self, topic: Topic, twin: Topic | None) -> None:
         name, count = self._prefix + topic.name, len(topic.partitions)

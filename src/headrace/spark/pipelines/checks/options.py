@@ -3,6 +3,7 @@ spec."""
 
 from collections.abc import Callable, Mapping
 
+from headrace.client.registry.errors import RegistryError
 from headrace.spark.formats import decoder_for
 from headrace.spark.options import KAFKA, OptionError
 from headrace.spark.pipelines.spec.model import Pipeline, Sink, Source, ValueFormat
@@ -44,6 +45,8 @@ def _refused(
     except UserError as error:
         named = error.option or next((name for name in SCHEMA_OPTIONS if name in options), "valueFormat")
         return [Problem(place_of(pipeline, part, named), error.problem, error.fix)]
+    except RegistryError as error:
+        return [Problem(place_of(pipeline, part, "valueSchemaRegistry"), str(error))]
     return []
 
 
