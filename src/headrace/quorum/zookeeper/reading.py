@@ -62,7 +62,7 @@ def lists_wanted(tree: Tree, *, thorough: bool) -> list[str]:
 
 def nodes_wanted(tree: Tree) -> list[str]:
     """Nodes whose data to read next."""
-    found = [paths.LEVELS, paths.PRODUCER_IDS]
+    found = [paths.LEVELS, paths.FEATURE, paths.PRODUCER_IDS]
     for parent in LISTED:
         if parent not in (paths.TOPICS, paths.UNFINISHED):
             found += [f"{parent}/{name}" for name in tree.children.get(parent, ())]
@@ -102,11 +102,19 @@ def bare_configs(tree: Tree, image: Image) -> frozenset[str]:
 
 def image_of(tree: Tree, head: Head) -> Image:
     """Raises QuorumError where znodes are missing or damaged."""
-    features = tree.nodes.get(paths.LEVELS)
-    levels = znodes.decode_features(paths.LEVELS, features.data) if features is not None and features.data else {}
     delta = Delta(Image())
-    delta.replay_all(_records(tree, levels))
+    delta.replay_all(_records(tree, _levels(tree, head)))
     return delta.apply(head.offset, head.epoch, head.timestamp_ms)
+
+
+def _levels(tree: Tree, head: Head) -> dict[str, int]:
+    """Of features. Headrace once kept them in `/feature`, and a cluster of that time has none elsewhere. Before its
+    first change (offset -1), what stands there is Kafka's."""
+    for path in (paths.LEVELS, paths.FEATURE) if head.offset >= 0 else (paths.LEVELS,):
+        node = tree.nodes.get(path)
+        if node is not None and node.data:
+            return znodes.decode_features(path, node.data)
+    return {}
 
 
 def _records(tree: Tree, levels: Mapping[str, int]) -> Iterator[Record]:

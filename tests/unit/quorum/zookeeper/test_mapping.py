@@ -11,7 +11,8 @@ from headrace.protocol import messages as m
 from headrace.quorum import QuorumError
 from headrace.quorum.zookeeper import paths, znodes
 from headrace.quorum.zookeeper.operations import Check, Create, Set, in_multis, size_of
-from headrace.quorum.zookeeper.reading import unfinished
+from headrace.quorum.zookeeper.reading import image_of, unfinished
+from headrace.quorum.zookeeper.znodes import Head
 from tests.unit.metadata.history import histories
 from tests.unit.quorum.zookeeper.world import multis, new_model, planned, read_image, read_tree, write
 
@@ -164,3 +165,13 @@ def test_features_of_version_1_are_understood() -> None:
 
 def test_an_image_of_nothing() -> None:
     assert read_image(new_model()).same_content(Image())
+
+
+def test_levels_where_they_once_stood_are_read_until_they_are_written_elsewhere() -> None:
+    model = new_model()
+    model.multi(0, [Set(paths.FEATURE, znodes.encode_features({"metadata.version": 29, "group.version": 1}))])
+    assert dict(image_of(read_tree(model), Head(-1, 0, 0)).features) == {}, "Kafka's, before the first change"
+    image = read_image(model)
+    assert dict(image.features) == {"metadata.version": 29, "group.version": 1}
+    write(model, image, [LEVEL])
+    assert dict(read_image(model).features) == {"metadata.version": 30, "group.version": 1}
