@@ -129,7 +129,7 @@ class Quorum(Protocol):
 
     def give_way(self) -> bool:
         """Asked of the active controller's, when most brokers that are present are silent to it: let another decide,
-        whom they may reach. False where the quorum takes care of that by itself."""
+        whom they may reach. False where the quorum takes care of that by itself, or there is nobody to give way to."""
         ...
 
     def on_request(self, listener: RequestListener) -> None:

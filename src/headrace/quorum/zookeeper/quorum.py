@@ -76,6 +76,8 @@ class ZooKeeperQuorum:
         self._session_timeout_ms = session_timeout_ms
         self._not_before_ms = -1
         """When this node may run for controller again."""
+        self._gave_way = False
+        """Whether it has given way, and nobody else has led since."""
         self._presence = Presence(session, identity, clock, session_timeout_ms)
         self._watch = ControllerWatch(network, self.peer_gone)
         self._ways_in = WaysIn(session, self, clock, self._look_later)
@@ -165,9 +167,12 @@ class ZooKeeperQuorum:
         self._leadership_listeners.append(listener)
 
     def give_way(self) -> bool:
-        """Its session lives, so that nobody else would take over. Others get the time of a session to do so."""
-        if self._tip is None or self._fence is None:
+        """Its session lives, so that nobody else would take over. Others get the time of a session to do so. Where
+        nobody could, or nobody did, it has to decide by itself: else those that are silent would never be fenced."""
+        others = any(node_id != self.node_id for node_id in self.tip.controllers)
+        if self._tip is None or self._fence is None or self._gave_way or not others:
             return False
+        self._gave_way = True
         self._not_before_ms = self._clock.monotonic_ms() + self._session_timeout_ms
         sent = self._session.multi([self._fence, Delete(paths.CONTROLLER)])
         self._stop_leading("most brokers are there, and silent to it alone")
@@ -252,6 +257,8 @@ class ZooKeeperQuorum:
             self._stop_leading("another is the controller")
         node = znodes.decode_controller(paths.CONTROLLER, found[0]) if found is not None else None
         self._controller = (node.broker_id, node.address) if node is not None else (NOBODY, None)
+        if self._controller[0] not in (NOBODY, self.node_id):
+            self._gave_way = False
         if found is None or not mine:
             await self._follow()
         elif self._tip is None:
