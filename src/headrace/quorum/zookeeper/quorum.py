@@ -309,7 +309,7 @@ class ZooKeeperQuorum:
             return
         self._epoch = int(epoch[0])
         self._fence = Check(paths.CONTROLLER_EPOCH, epoch[1].version)
-        self._ways_in.begin()
+        self._ways_in.begin(await self._session.children(paths.CONFIG_CHANGES) or ())
         followed, known = self._number, self.image
         found = await read_all(self._session, thorough=True)
         await self._clean_up(found)

@@ -58,13 +58,11 @@ class WaysIn:
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self._notes: dict[str, int] = {}
-        """Those that were seen, and when first."""
-        self._is_new = True
+        """Those whose changes are in the metadata, and since when."""
 
-    def begin(self) -> None:
-        """This node is the controller: what `/config` says by now is in the metadata that it has read."""
-        self._notes.clear()
-        self._is_new = True
+    def begin(self, notes: Sequence[str]) -> None:
+        """This node is the controller. `notes` were there before it read the metadata, which so has what they say."""
+        self._notes = dict.fromkeys(notes, self._clock.monotonic_ms())
 
     def look(self) -> None:
         if self.answer is None:
@@ -76,10 +74,14 @@ class WaysIn:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
             # The connection, or the office: whoever has both next looks again.
             logger.debug("requests by znodes wait: %s", error)
             self._later()
+        elif self._again and self._leading.is_active:
+            self.look()  # asked for after the task's last turn, and before this
 
     async def _run(self) -> None:
         while self._again and self._leading.is_active:
@@ -149,50 +151,86 @@ class WaysIn:
 
     async def _config_changes(self) -> None:
         names = sorted(await self._session.children(paths.CONFIG_CHANGES, watch=True) or ())
-        now_ms = self._clock.monotonic_ms()
-        fresh = [name for name in names if name not in self._notes]
-        self._notes = {name: self._notes.get(name, now_ms) for name in names}
-        if not self._is_new:
-            await self._take_over(fresh)
-        self._is_new = False
+        now_ms, there = self._clock.monotonic_ms(), set(names)
+        self._notes = {name: since_ms for name, since_ms in self._notes.items() if name in there}
+        for name in names:
+            if name not in self._notes:
+                if not await self._take_over(name) or not self._leading.is_active:
+                    break  # it stays new
+                self._notes[name] = now_ms
         surplus = max(0, len(names) - NOTES_MAX)
-        old = [name for at, name in enumerate(names) if at < surplus or now_ms - self._notes[name] > NOTES_KEPT_MS]
+        old = [
+            name
+            for at, name in enumerate(names)
+            if name in self._notes and (at < surplus or now_ms - self._notes[name] > NOTES_KEPT_MS)
+        ]
         await self._remove([(f"{paths.CONFIG_CHANGES}/{name}", ANY_VERSION) for name in old])
 
-    async def _take_over(self, names: list[str]) -> None:
-        """Notes of changes that this controller made itself find nothing to change."""
-        for name in names:
-            path = f"{paths.CONFIG_CHANGES}/{name}"
-            note = await self._session.get(path)
-            try:
-                resource = requests.changed_resource(path, note[0]) if note is not None else None
-                if resource is not None:
-                    await self._take_options(*resource)
-            except QuorumError as error:
-                logger.error("a change of options in ZooKeeper was passed over: %s", error)
+    async def _take_over(self, name: str) -> bool:
+        """Notes of changes that this controller made itself find nothing to change. False: look at it again."""
+        path = f"{paths.CONFIG_CHANGES}/{name}"
+        note = await self._session.get(path)
+        try:
+            resource = requests.changed_resource(path, note[0]) if note is not None else None
+            return resource is None or await self._take_options(*resource)
+        except QuorumError as error:
+            logger.error("a change of options in ZooKeeper was passed over: %s", error)
+            return True
 
-    async def _take_options(self, kind: int, name: str) -> None:
+    async def _take_options(self, kind: int, name: str) -> bool:
+        """Have the metadata say what the znode says. False: look at it again.
+
+        What this controller has decided by now is sent before the reading, and so is in what is read. What it decides
+        during the reading is not, and would be undone by what was read:
+
+        1. A change of this controller's own wakes it; it reads the znode.
+        2. A client's next change of the same options is written, and acknowledged.
+        3. The reading arrives, without that change, and differs from the metadata.
+        """
         path = paths.config(kind, name)
+        known = self._known(kind, name)
         found = await self._session.get(path)
+        if self._known(kind, name) != known:
+            return self._read_again()
         wanted = znodes.decode_config(path, found[0]) if found is not None else {}
-        known: dict[str, Any] = dict(self._leading.tip.config(kind, name))
         if wanted == known:
-            return
+            return True
         if found is not None and not known:
             self._leading.note_there(path, True)
         if found is None and known:
-            await self._leading.fenced([Create(path, znodes.encode_config(known))])
-        await self._done(requests.alter_config(kind, name, wanted))
-        await self._restore(path, kind, name)
+            made = await self._put([Create(path, znodes.encode_config(known))])
+            if not made or self._known(kind, name) != known:
+                return self._read_again()
+        return await self._done(requests.alter_config(kind, name, wanted)) and await self._restore(path, kind, name)
 
-    async def _restore(self, path: str, kind: int, name: str) -> None:
-        """What was refused does not stay in the znode: it would be read there by the next controller."""
-        known = dict(self._leading.tip.config(kind, name))
+    async def _restore(self, path: str, kind: int, name: str) -> bool:
+        """What was refused does not stay in the znode: it would be read there by the next controller. False: somebody
+        changed it meanwhile."""
+        known = self._known(kind, name)
         found = await self._session.get(path)
+        if self._known(kind, name) != known:
+            return self._read_again()
         stands = znodes.decode_config(path, found[0]) if found is not None else {}
-        if stands == known:
-            return
-        if found is not None:
-            change: Operation = Set(path, znodes.encode_config(known)) if known else Delete(path)
-            await self._leading.fenced([change])
-            self._leading.note_there(path, False)
+        if stands == known or found is None:
+            return True
+        version = found[1].version
+        self._leading.note_there(path, False)
+        change: Operation = Set(path, znodes.encode_config(known), version) if known else Delete(path, version)
+        return await self._put([change]) or self._read_again()
+
+    def _known(self, kind: int, name: str) -> dict[str, Any]:
+        return dict(self._leading.tip.config(kind, name))
+
+    def _read_again(self) -> bool:
+        self._again = True
+        return False
+
+    async def _put(self, operations: Sequence[Operation]) -> bool:
+        """False: somebody else was faster."""
+        try:
+            await self._leading.fenced(operations)
+        except Refused as refused:
+            if refused.operation not in operations:
+                raise  # this node is the controller no more
+            return False
+        return True
