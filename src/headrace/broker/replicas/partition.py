@@ -326,6 +326,8 @@ class Partition:
             return True
         if self._flushes:
             self._count_unflushed(batches[-1][1].end_offset - batches[0][1].base_offset, self.environment.wall_ms())
+        if any(header.is_control for _, header in batches):
+            self.environment.syncer.dirty_later(self)  # a marker, as in `append_own`: this may lead after a power cut
         active = log.active
         if active.size - self._written_back > WRITEBACK_BYTES or active is not self._writeback_segment:
             self._write_back()

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.replicas.transactional import append_marker
 from headrace.errors import Err
+from headrace.records.control import Marker
 from tests.unit.broker.replicated import TOPIC_ID, Brokers, run
 from tests.unit.broker.sim import HeldSyncs, Sim, records
 
@@ -127,6 +129,22 @@ def test_what_the_leader_has_not_synced_does_not_count_either() -> None:
         assert await waiting == "NONE"
 
     run(scenario, 2)
+
+
+def test_a_marker_is_synced_by_all_replicas_soon_where_records_are_not() -> None:
+    """Whoever leads after a power cut must have it: nobody would write it again."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.dictator.create([1, 2, 3])
+        assert await brokers.produce(1, 4) == "NONE"
+        await asyncio.sleep(5)
+        logs = [brokers.partition(number).log for number in (1, 2, 3)]
+        assert all(log.durable_end < 4 for log in logs), "records by themselves wait for the kernel"
+        assert append_marker(brokers.partition(1), 7, 0, Marker(True, 0)) == 5
+        await asyncio.sleep(0.5)
+        assert [log.durable_end for log in logs] == [5, 5, 5]
+
+    run(scenario, durability="replicated")
 
 
 def test_who_waits_for_a_sync_that_is_no_longer_asked_for_waits_no_longer() -> None:
