@@ -2,29 +2,37 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.broker.server import StartupError
-from headrace.client.admin.admin import Admin
+from headrace.client.admin.admin import Admin, Resource
 from headrace.client.net.cluster import Cluster
 from headrace.testing.simulator.brokers import DATA, broker
 from headrace.testing.simulator.world import Node, World
 from tests.damage.damages import MAY_REFUSE, Damage, copy_of, draw_some, put_back
-from tests.damage.judge import Ledger, Verdict, Writer, judge, scrub
+from tests.damage.judge import Verdict, Writer, judge, scrub
+from tests.damage.ledger import Ledger, Partition
+from tests.damage.transactions import Payer
 from tests.simulation.harness import BOOTSTRAP, BROKER
 
 SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "offsets.topic.segment.bytes": "1048576",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.state.log.segment.bytes": "1048576",
     "metadata.log.max.record.bytes.between.snapshots": "2000",
     "log.cleaner.backoff.ms": "200",
     "log.flush.offset.checkpoint.interval.ms": "500",
     "replica.high.watermark.checkpoint.interval.ms": "500",
 }
-TOPICS = {"plain": 2, "other": 1, "compact": 1}
+TOPICS = {"plain": 2, "other": 1, "paid": 2, "compact": 1}
+"""Transactions write to the last two; other records are in all of them."""
+INTERNAL = ("__consumer_offsets", "__transaction_state")
 NOTED_S = 2.5
 """Longer than checkpoints and marks take to follow. The loss of what nobody has noted yet cannot be noticed by a node
 that is alone."""
+VALUE_BYTES = 100
 SMALL = {"internal.segment.bytes": "1000", "index.interval.bytes": "100", "retention.ms": "-1"}
 
 
@@ -43,6 +51,13 @@ class Run:
         return f"seed {self.seed}: " + "; ".join(self.events) + "\n   " + "\n   ".join(self.findings)
 
 
+async def shrink_internal(bootstrap: str) -> None:
+    """Small segments for what coordinators write, too: closed ones are damaged in other ways than the last one."""
+    async with Admin(bootstrap) as admin:
+        for topic in INTERNAL:
+            await admin.alter_configs(Resource.TOPIC, topic, set={"internal.segment.bytes": "2000"})
+
+
 async def create_topics(bootstrap: str, replicas: int, ledger: Ledger) -> None:
     async with Admin(bootstrap) as admin:
         for topic, partitions in TOPICS.items():
@@ -53,13 +68,19 @@ async def create_topics(bootstrap: str, replicas: int, ledger: Ledger) -> None:
             await admin.create_topic(topic, partitions, replicas, configs)
 
 
-async def fill(writer: Writer, dice_batches: int, value_bytes: int = 100) -> None:
-    """Some batches in every partition, and offsets of two groups."""
-    async with Cluster(writer.bootstrap, retry_timeout_s=30.0) as cluster:
-        for _ in range(dice_batches):
-            for topic, partitions in TOPICS.items():
-                for index in range(partitions):
-                    await writer.send(cluster, (topic, index), 2, value_bytes)
+async def fill(writer: Writer, batches: int, at_work: Sequence[Payer] | None = None) -> None:
+    """Some batches in every partition, with transactions between them, and offsets of two groups."""
+
+    async def send() -> None:
+        async with Cluster(writer.bootstrap, retry_timeout_s=30.0) as cluster:
+            for _ in range(batches):
+                for topic, partitions in TOPICS.items():
+                    for index in range(partitions):
+                        await writer.send(cluster, (topic, index), 2, VALUE_BYTES)
+
+    await asyncio.gather(
+        send(), *(payer.work(1 + batches // 2) for payer in (writer.payers if at_work is None else at_work))
+    )
     for group in ("g1", "g2"):
         await writer.commit(group, {(topic, 0): writer.ledger.end((topic, 0)) for topic in TOPICS})
 
@@ -72,16 +93,19 @@ def run(seed: int, kinds: frozenset[str] | None = None) -> Run:
 async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Run:
     dice = world.dice("damage")
     node = world.node(BROKER)
-    ledger, result = Ledger(), Run(seed)
-    writer = Writer(BOOTSTRAP, ledger, seed)
+    ledger, result = Ledger(seed), Run(seed)
+    writer = Writer(BOOTSTRAP, ledger, dice)
     await node.start(broker(SETTINGS))
     await create_topics(BOOTSTRAP, 1, ledger)
+    await fill(writer, 1)
+    await shrink_internal(BOOTSTRAP)
     await fill(writer, dice.randint(3, 12))
     await writer.delete(("plain", 1), dice.randint(1, 5))
     await asyncio.sleep(dice.choice((0.0, 1.0, 5.0)))
     older = copy_of(node.disk, DATA)
     for _ in range(dice.randint(1, 2)):
         await fill(writer, dice.randint(1, 12))
+        await writer.leave_open()
         await asyncio.sleep(NOTED_S)
         clean = dice.random() < 0.5
         await node.stop() if clean else node.kill()
@@ -89,22 +113,24 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
         before = copy_of(node.disk, DATA)
         done = draw_some(node.disk, DATA, dice, older, kinds)
         result.events += map(str, done)
-        result.kinds |= {damage.target.kind for damage in done}
+        result.kinds |= {damage.target.drawn_as for damage in done}
         if not await start(node, done, result):
             # It said why and what to do: from a copy, all is as it was.
             put_back(node.disk, DATA, before)
             await node.start()
-            result.verdicts.append(await judge(BOOTSTRAP, ledger))
-            result.findings += [f"restored from a copy: {line}" for line in result.verdicts[-1].findings(set())]
+            found = await _judged(writer, set(), result) + await writer.settle(set())
+            found += await _judged(writer, set(), result)
+            result.findings += [f"restored from a copy: {line}" for line in found]
             return result
         harmed = set().union(*(damage.partitions for damage in done))
         for which in ("first", "second"):
             trouble = await scrub(BOOTSTRAP, [1])
-            if trouble:
-                result.findings.append(f"{which} start: {trouble}")
-            verdict = await judge(BOOTSTRAP, ledger)
-            result.verdicts.append(verdict)
-            result.findings += [f"{which} start: {line}" for line in verdict.findings(harmed)]
+            found = [trouble] if trouble else []
+            found += await _judged(writer, harmed, result)
+            if which == "first":
+                found += await writer.settle(harmed)
+                found += await _judged(writer, harmed, result)
+            result.findings += [f"{which} start: {line}" for line in found]
             await asyncio.sleep(2.0)
             if not node.running:
                 result.findings.append(f"{which} start: the broker ended itself")
@@ -114,9 +140,15 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
                 if not await start(node, done, result):
                     result.findings.append(f"refused only the second start: {result.refused}")
                     return result
-        if result.findings or not verdict.is_whole:
+        if result.findings or not result.verdicts[-1].is_whole:
             return result  # more of the same would tell nothing new
     return result
+
+
+async def _judged(writer: Writer, harmed: set[Partition], result: Run) -> list[str]:
+    verdict = await judge(BOOTSTRAP, writer.ledger)
+    result.verdicts.append(verdict)
+    return verdict.findings(harmed)
 
 
 def may_refuse(done: list[Damage]) -> bool:

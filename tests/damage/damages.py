@@ -35,6 +35,15 @@ SUFFIXES = {
     ".snapshot": "producers", ".checkpoint": "snapshot",
 }  # fmt: skip
 
+INTERNAL = {"__consumer_offsets": "offsets", "__transaction_state": "transactions"}
+OF_COORDINATORS = frozenset({"active log", "closed log", "folder", "producers", "transaction index"})
+
+WITNESSES = {
+    "high watermarks": ("active log", "folder"),
+    "active log": ("high watermarks",),
+    "folder": ("high watermarks",),
+}
+
 MAY_REFUSE = frozenset(
     {"meta.properties", "bootstrap", "metadata log", "metadata snapshot", "metadata quorum state", "metadata folder"}
 )
@@ -49,6 +58,12 @@ class Target:
     path: str
     partition: tuple[str, int] | None = None
     """Whose files these are; None: the node's."""
+
+    @property
+    def drawn_as(self) -> str:
+        """Its kind; what coordinators have written counts as a kind of its own, and is as likely as any other."""
+        room = INTERNAL.get(self.partition[0]) if self.partition is not None and self.kind in OF_COORDINATORS else None
+        return self.kind if room is None else f"{room} {self.kind}"
 
 
 @dataclass
@@ -314,16 +329,24 @@ def leftover(scene: Scene, target: Target) -> Damage | None:
 
 def draw_some(disk: Disk, root: str, dice: Random, older: Copy, kinds: frozenset[str] | None = None) -> list[Damage]:
     """One damage, or some. Nothing else is done to folders that were exchanged: only one file may tell whose they
-    are."""
+    are. After a crash only the high watermarks tell what an active log had: never both are damaged."""
     done: list[Damage] = []
     for _ in range(dice.choice((1, 1, 1, 2, 3))):
-        done.append(draw(disk, root, dice, older, kinds))
+        spared = frozenset(kind for damage in done for kind in WITNESSES.get(damage.target.kind, ()))
+        done.append(draw(disk, root, dice, older, kinds, spared))
         if done[-1].operation == "swap folders":
             break
     return done
 
 
-def draw(disk: Disk, root: str, dice: Random, older: Copy, kinds: frozenset[str] | None = None) -> Damage:
+def draw(
+    disk: Disk,
+    root: str,
+    dice: Random,
+    older: Copy,
+    kinds: frozenset[str] | None = None,
+    spared: frozenset[str] = frozenset(),
+) -> Damage:
     """Do one damage to what is in `root`. Each kind of file is as likely as any other, however many there are of it."""
     files = copy_of(disk, root)
     targets = [kind_of(path, files) for path in files]
@@ -334,11 +357,12 @@ def draw(disk: Disk, root: str, dice: Random, older: Copy, kinds: frozenset[str]
             targets.append(Target("metadata folder", folder))
         elif match is not None:
             targets.append(Target("folder", folder, (match[1], int(match[2]))))
+    targets = [target for target in targets if target.kind not in spared]
     scene = Scene(disk, root, dice, files, older, targets)
     while True:
         by_kind: dict[str, list[Target]] = {}
         for target in targets:
-            by_kind.setdefault(target.kind, []).append(target)
+            by_kind.setdefault(target.drawn_as, []).append(target)
         choices = sorted(set(by_kind) | {"leftover"})
         if kinds is not None:
             choices = [kind for kind in choices if kind in kinds] or choices

@@ -12,9 +12,10 @@ from headrace.records.layout import iter_headers
 from headrace.storage.checkpoints import META_PROPERTIES, MetaProperties, new_uuid
 from headrace.testing.simulator.brokers import DATA
 from headrace.testing.simulator.world import World
-from tests.damage.alone import SETTINGS, TOPICS, Run, create_topics, fill, start
+from tests.damage.alone import INTERNAL, SETTINGS, TOPICS, Run, create_topics, fill, shrink_internal, start
 from tests.damage.damages import copy_of, draw_some, remove
-from tests.damage.judge import Ledger, Writer, judge, scrub
+from tests.damage.judge import Writer, judge, scrub
+from tests.damage.ledger import Ledger
 from tests.simulation.cluster import SimCluster
 
 WHOLE_S = 120.0
@@ -29,10 +30,12 @@ def run(seed: int, kinds: frozenset[str] | None = None) -> Run:
 async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Run:
     dice = world.dice("damage")
     cluster = SimCluster(world, settings={**SETTINGS, "controller.quorum.auto.join.enable": "true"})
-    ledger, result = Ledger(), Run(seed)
-    writer = Writer(cluster.bootstrap, ledger, seed)
+    ledger, result = Ledger(seed), Run(seed)
+    writer = Writer(cluster.bootstrap, ledger, dice)
     await cluster.start()
     await create_topics(cluster.bootstrap, 3, ledger)
+    await fill(writer, 1)
+    await shrink_internal(cluster.bootstrap)
     await fill(writer, dice.randint(3, 8))
     await writer.delete(("plain", 1), dice.randint(1, 5))
     await asyncio.sleep(dice.choice((0.0, 1.0, 5.0)))
@@ -42,15 +45,16 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
     older = copy_of(node.disk, DATA)
     for _ in range(dice.randint(1, 2)):
         await fill(writer, dice.randint(1, 8))
+        await writer.leave_open()
         await asyncio.sleep(dice.choice((0.0, 1.0, 5.0)))
         clean = dice.random() < 0.5
         await node.stop() if clean else node.kill()
         result.events.append(f"{'clean stop' if clean else 'kill'} of {name}")
         if dice.random() < 0.5:
-            await fill(writer, dice.randint(1, 4))
+            await fill(writer, dice.randint(1, 4), at_work=writer.at_rest())
         done = draw_some(node.disk, DATA, dice, older, kinds)
         result.events += map(str, done)
-        result.kinds |= {damage.target.kind for damage in done}
+        result.kinds |= {damage.target.drawn_as for damage in done}
         if not await start(node, done, result):
             if result.findings:
                 return result
@@ -60,7 +64,7 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
             layout = Layout(cluster.id_of(name), [DATA], DATA, ())
             format_folders(node.disk, layout, uuid=partial(new_uuid, dice), now_ms=0, cluster_id=cluster_id, voters=[])
             await node.start()
-        await fill(writer, 1)
+        await fill(writer, 1, at_work=writer.at_rest())
         trouble = (
             await _whole_again(cluster) or await scrub(cluster.bootstrap, [1, 2, 3]) or await _whole_again(cluster)
         )
@@ -70,6 +74,11 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
         verdict = await judge(cluster.bootstrap, ledger)
         result.verdicts.append(verdict)
         result.findings += verdict.findings(set(), strict=True)
+        result.findings += await writer.settle(set(), strict=True)
+        # Until markers are everywhere, too.
+        verdict = await judge(cluster.bootstrap, ledger)
+        result.findings += verdict.findings(set(), strict=True)
+        await asyncio.sleep(2.0)
         for other in cluster.names:
             if not cluster.node(other).running:
                 result.findings.append(f"{other} ended itself")
@@ -89,7 +98,7 @@ async def _whole_again(cluster: SimCluster) -> str | None:
     while loop.time() < deadline:
         try:
             async with Cluster(cluster.bootstrap, retry_timeout_s=5.0, request_timeout_s=3.0) as client:
-                found = [await client.topic(topic) for topic in (*TOPICS, "__consumer_offsets")]
+                found = [await client.topic(topic) for topic in (*TOPICS, *INTERNAL)]
             lag = {
                 f"{topic.name}-{p.index}": (p.leader, p.isr)
                 for topic in found for p in topic.partitions.values()
