@@ -20,7 +20,8 @@ SESSION_MS = 2_000
 LOOK_S = 0.2
 STRIKES = (
     "kill", "power cut of all", "freeze", "freeze", "isolate", "deaf", "mute", "bridge", "restart",
-    "no zookeeper", "no zookeeper", "zookeeper away", "deposed", "deposed", "moved unheard",
+    "no zookeeper", "no zookeeper", "zookeeper away", "deposed", "deposed", "deposed asleep", "moved unheard",
+    "asks late",
 )  # fmt: skip
 
 
@@ -111,6 +112,10 @@ class Ensemble:
         if paths.CONTROLLER in self.model.nodes:
             self.model.multi(0, [Delete(paths.CONTROLLER)])
 
+    def controller(self, names: Sequence[str]) -> str | None:
+        node = self.model.nodes.get(paths.CONTROLLER)
+        return names[json.loads(node.data)["brokerid"] - 1] if node is not None else None
+
     def move_leaders(self, names: Sequence[str]) -> str:
         """Ask by znodes that others lead what the leader of some partition leads, and say who that is."""
         partitions = []
@@ -158,26 +163,56 @@ class ZooKeeperCluster(SimCluster):
         kind = dice.choice(kinds)
         seconds = dice.choice((0.2, 1.0, 4.0, 9.0)) * dice.random()
         ensemble = self.ensemble
-        if kind not in ("no zookeeper", "zookeeper away", "deposed", "moved unheard"):
+        if kind not in ("no zookeeper", "zookeeper away", "deposed", "deposed asleep", "moved unheard", "asks late"):
             await super().strike(dice, (kind,), among)
             return
         name = dice.choice(among or self.names)
         self.events.append(f"{self.world.loop.time():.2f} {kind} {name} {seconds:.2f} s")
-        if kind == "deposed":
-            ensemble.depose()
-        elif kind == "moved unheard":
-            # Its leader lives, reaches everybody, and does not hear that another leads now.
-            ensemble.cut.add(ensemble.move_leaders(self.names))
-            await asyncio.sleep(0.9 * SESSION_MS / 1000)
-            ensemble.cut.clear()
-        elif kind == "no zookeeper":
-            ensemble.cut.add(name)
-            await asyncio.sleep(seconds)
-            ensemble.cut.discard(name)
-        else:
-            ensemble.away = True
-            await asyncio.sleep(seconds)
-            ensemble.back()
+        match kind:
+            case "deposed":
+                ensemble.depose()
+            case "deposed asleep":
+                await self._depose_asleep()
+            case "moved unheard":
+                # Its leader lives, reaches everybody, and does not hear that another leads now.
+                ensemble.cut.add(ensemble.move_leaders(self.names))
+                await asyncio.sleep(0.9 * SESSION_MS / 1000)
+                ensemble.cut.clear()
+            case "asks late":
+                await self._ask_late(dice)
+            case "no zookeeper":
+                ensemble.cut.add(name)
+                await asyncio.sleep(seconds)
+                ensemble.cut.discard(name)
+            case "zookeeper away":
+                ensemble.away = True
+                await asyncio.sleep(seconds)
+                ensemble.back()
+
+    async def _ask_late(self, dice: Random) -> None:
+        """A leader that has not heard of its successor asks for an ISR of itself alone. That is on its way until the
+        successor has acknowledged records to others."""
+        controller, leader = self.ensemble.controller(self.names), self.ensemble.move_leaders(self.names)
+        if controller is None or controller == leader:
+            return  # it stops deciding as soon as it does not hear
+        self.ensemble.cut.add(leader)
+        await asyncio.sleep(0.4)
+        self.world.network.block(leader, controller)
+        await asyncio.sleep(0.2 + dice.random())
+        self.world.network.heal()
+        await asyncio.sleep(0.2)
+        self.ensemble.cut.clear()
+
+    async def _depose_asleep(self) -> None:
+        """A controller wakes up, with requests at its door, where another has been elected meanwhile."""
+        controller = self.ensemble.controller(self.names)
+        if controller is None or not self.node(controller).running:
+            return
+        self.node(controller).pause()
+        await asyncio.sleep(0.6)
+        self.ensemble.depose()
+        await asyncio.sleep(0.3)
+        self.node(controller).resume()
 
     async def calm(self, topic: str) -> None:
         self.ensemble.cut.clear()

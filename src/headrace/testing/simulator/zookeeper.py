@@ -132,14 +132,15 @@ class ZooKeeperModel:
 class ModelSession:
     """One client's side; see `headrace.quorum.zookeeper.client.Session`."""
 
+    renew_watches = True
+    """False plants a fault: watches are lost, and nobody is told."""
+
     def __init__(self, model: ZooKeeperModel) -> None:
         self._model = model
         self._changed: Callable[[], None] = lambda: None
         self._watches: set[tuple[str, str]] = set()
         self._requests: deque[tuple[Request, Future[Any]]] = deque()
         self._answers: deque[tuple[Future[Any], Any, bool]] = deque()
-        self.renew_watches = True
-        """False plants a fault: watches are lost, and nobody is told."""
         self._linked = True
         self._id = model.begin(self)
 
