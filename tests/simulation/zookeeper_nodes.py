@@ -128,13 +128,16 @@ class World:
         session, session_id = member.session, member.session.id
         away_s = self.random.random() * 2 * SESSION_S
         if self.random.random() < 0.25 and paths.CONTROLLER in self.model.nodes:
-            # By hand, as people do to have another controller: the old one lives, and does not know it yet.
+            # By hand, as people do to have another controller: the old one lives, and hears of it only after a while.
+            for one in self.members:
+                one.session.late_s = 0.2 if one.quorum.is_active else 0.0
             self.model.multi(0, [Delete(paths.CONTROLLER)])
             return
         if self.random.random() < 0.3:
             # Expired without its knowing: it goes on talking for a while.
             self.model.expire(session_id)
             self.loop.call_later(self.random.random(), session.cut)
+            away_s += 1.0  # healed after that
         else:
             session.cut()
             if away_s > SESSION_S:

@@ -38,7 +38,7 @@ from headrace.quorum.zookeeper.describing import describe
 from headrace.quorum.zookeeper.operations import MULTI_BYTES_MAX, Check, Create, Delete, Operation, Set
 from headrace.quorum.zookeeper.presence import Presence
 from headrace.quorum.zookeeper.snapshot import Snapshot, changes_since, leftovers, read_all
-from headrace.quorum.zookeeper.ways_in import WaysIn
+from headrace.quorum.zookeeper.ways_in import AGAIN_S, WaysIn
 from headrace.quorum.zookeeper.writing import Plan, plan
 from headrace.quorum.zookeeper.znodes import Head
 
@@ -49,7 +49,6 @@ CHANGES_KEPT = 1_000
 """Batches of records that brokers can follow by; one that missed more reads everything."""
 CHANGE_BYTES_MAX = 200_000
 """A batch that is larger is not kept: brokers read everything after it."""
-AGAIN_S = 0.2
 
 
 class ZooKeeperQuorum:
@@ -223,8 +222,8 @@ class ZooKeeperQuorum:
                 self._look_later()
             self._tell_leadership()
 
-    def _look_later(self) -> None:
-        asyncio.get_running_loop().call_later(AGAIN_S, self._wake.set)
+    def _look_later(self, after_s: float = AGAIN_S) -> None:
+        asyncio.get_running_loop().call_later(after_s, self._wake.set)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -244,6 +243,9 @@ class ZooKeeperQuorum:
         if not await self._presence.renew():
             self._look_later()
         found = await session.get(paths.CONTROLLER, watch=True)
+        if found is None:
+            # Also where this node is elected again: others may have decided between the two.
+            self._stop_leading("it was deposed")
         if found is None and self._address is not None and not self._closed:
             if self._clock.monotonic_ms() < self._not_before_ms:
                 self._look_later()

@@ -6,11 +6,15 @@
 
 A controller that dies between 2 and 3 leaves a request that the next one finds done already: a topic that is gone, a
 partition that is where it should be.
+
+What fails unforeseen is tried again by itself, and nothing else waits for it.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from headrace.clock import Clock
@@ -18,15 +22,17 @@ from headrace.errors import KafkaError
 from headrace.metadata.image import Image
 from headrace.quorum import QuorumError, RequestListener
 from headrace.quorum.zookeeper import paths, requests, znodes
-from headrace.quorum.zookeeper.client import Refused, Session
+from headrace.quorum.zookeeper.client import Disconnected, Refused, Session, Stat
 from headrace.quorum.zookeeper.operations import ANY_VERSION, Create, Delete, Operation, Set
 from headrace.quorum.zookeeper.requests import AGAIN, Asked
+from headrace.quorum.zookeeper.setbacks import Setbacks
 
 logger = logging.getLogger("headrace.zookeeper")
 
 NOTES_KEPT_MS = 15 * 60_000
-"""As long as Kafka keeps them, for others who look."""
+"""As long as Kafka keeps them, for others who look; and as long as one that cannot be carried out is tried again."""
 NOTES_MAX = 1_000
+AGAIN_S = 0.2
 TOPICS_AT_ONCE = 1_000
 
 
@@ -49,7 +55,8 @@ class Leading(Protocol):
 class WaysIn:
     """`look` is called whenever anything may have changed; it reads on in a task of its own, one at a time."""
 
-    def __init__(self, session: Session, leading: Leading, clock: Clock, later: Callable[[], None]) -> None:
+    def __init__(self, session: Session, leading: Leading, clock: Clock, later: Callable[[float], None]) -> None:
+        """`later` has everything looked at again after so many seconds."""
         self._session = session
         self._leading = leading
         self._clock = clock
@@ -59,10 +66,18 @@ class WaysIn:
         self._again = False
         self._notes: dict[str, int] = {}
         """Those whose changes are in the metadata, and since when."""
+        self._setbacks = Setbacks()
+        self._ways: dict[str, Callable[[], Awaitable[None]]] = {
+            paths.DELETE_TOPICS: self._deletions,
+            paths.REASSIGN: partial(self._single, paths.REASSIGN, requests.reassign_partitions),
+            paths.ELECTION: partial(self._single, paths.ELECTION, requests.elect_preferred),
+            paths.CONFIG_CHANGES: self._config_changes,
+        }
 
     def begin(self, notes: Sequence[str]) -> None:
         """This node is the controller. `notes` were there before it read the metadata, which so has what they say."""
         self._notes = dict.fromkeys(notes, self._clock.monotonic_ms())
+        self._setbacks.clear()
 
     def look(self) -> None:
         if self.answer is None:
@@ -79,17 +94,29 @@ class WaysIn:
         if (error := task.exception()) is not None:
             # The connection, or the office: whoever has both next looks again.
             logger.debug("requests by znodes wait: %s", error)
-            self._later()
+            self._later(AGAIN_S)
         elif self._again and self._leading.is_active:
             self.look()  # asked for after the task's last turn, and before this
 
     async def _run(self) -> None:
         while self._again and self._leading.is_active:
             self._again = False
-            await self._deletions()
-            await self._single(paths.REASSIGN, requests.reassign_partitions)
-            await self._single(paths.ELECTION, requests.elect_preferred)
-            await self._config_changes()
+            for name, way in self._ways.items():
+                await self._attempt(name, way)
+
+    async def _attempt(self, name: str, work: Callable[[], Awaitable[bool | None]]) -> bool | None:
+        """What `work` says; None if it failed unforeseen, now or a short time ago."""
+        if self._setbacks.waits(name, self._clock.monotonic_ms()):
+            return None
+        try:
+            done = await work()
+        except (Disconnected, Refused):
+            raise  # the connection, or the office
+        except Exception as error:
+            self._later(self._setbacks.failed(name, self._clock.monotonic_ms(), error).pause_ms / 1000)
+            return None
+        self._setbacks.settled(name)
+        return done
 
     async def close(self) -> None:
         if self._task is not None:
@@ -132,7 +159,7 @@ class WaysIn:
 
     def _refused(self, refusals: list[requests.Refusal]) -> bool:
         if any(one.error in AGAIN for one in refusals):
-            self._later()
+            self._later(AGAIN_S)
             return False
         for what, error, message in refusals:
             logger.warning("%s, asked by way of ZooKeeper, was refused: %s", what, message or error.text)
@@ -153,22 +180,25 @@ class WaysIn:
         names = sorted(await self._session.children(paths.CONFIG_CHANGES, watch=True) or ())
         now_ms, there = self._clock.monotonic_ms(), set(names)
         self._notes = {name: since_ms for name, since_ms in self._notes.items() if name in there}
+        self._setbacks.keep({*map(_note, names), *self._ways})
         for name in names:
             if name not in self._notes:
-                if not await self._take_over(name) or not self._leading.is_active:
+                done = await self._attempt(_note(name), partial(self._take_over, name))
+                if done is False or not self._leading.is_active:
                     break  # it stays new
-                self._notes[name] = now_ms
+                if done or self._setbacks.age_ms(_note(name), now_ms) > NOTES_KEPT_MS:
+                    self._notes[name] = now_ms
         surplus = max(0, len(names) - NOTES_MAX)
         old = [
             name
             for at, name in enumerate(names)
             if name in self._notes and (at < surplus or now_ms - self._notes[name] > NOTES_KEPT_MS)
         ]
-        await self._remove([(f"{paths.CONFIG_CHANGES}/{name}", ANY_VERSION) for name in old])
+        await self._remove([(_note(name), ANY_VERSION) for name in old])
 
     async def _take_over(self, name: str) -> bool:
         """Notes of changes that this controller made itself find nothing to change. False: look at it again."""
-        path = f"{paths.CONFIG_CHANGES}/{name}"
+        path = _note(name)
         note = await self._session.get(path)
         try:
             resource = requests.changed_resource(path, note[0]) if note is not None else None
@@ -192,7 +222,11 @@ class WaysIn:
         found = await self._session.get(path)
         if self._known(kind, name) != known:
             return self._read_again()
-        wanted = znodes.decode_config(path, found[0]) if found is not None else {}
+        try:
+            wanted = _options(path, found)
+        except QuorumError as error:
+            logger.error("a change of options in ZooKeeper was passed over: %s", error)
+            return await self._restore(path, kind, name)
         if wanted == known:
             return True
         if found is not None and not known:
@@ -210,8 +244,7 @@ class WaysIn:
         found = await self._session.get(path)
         if self._known(kind, name) != known:
             return self._read_again()
-        stands = znodes.decode_config(path, found[0]) if found is not None else {}
-        if stands == known or found is None:
+        if found is None or _holds(path, found, known):
             return True
         version = found[1].version
         self._leading.note_there(path, False)
@@ -234,3 +267,18 @@ class WaysIn:
                 raise  # this node is the controller no more
             return False
         return True
+
+
+def _note(name: str) -> str:
+    return f"{paths.CONFIG_CHANGES}/{name}"
+
+
+def _options(path: str, found: tuple[bytes, Stat] | None) -> dict[str, str]:
+    """Raises QuorumError."""
+    return znodes.decode_config(path, found[0]) if found is not None else {}
+
+
+def _holds(path: str, found: tuple[bytes, Stat], config: dict[str, str]) -> bool:
+    with suppress(QuorumError):
+        return _options(path, found) == config
+    return False

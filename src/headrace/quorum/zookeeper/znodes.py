@@ -337,7 +337,9 @@ def encode_config_change(resource_type: int, name: str) -> bytes:
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
-    found: dict[str, Any] = decode(path, data).get("config") or {}
+    found = decode(path, data).get("config") or {}
+    if not isinstance(found, dict):
+        raise QuorumError(f"{path} in ZooKeeper holds no names and values in its config")
     return {name: str(value) for name, value in found.items()}
 
 

@@ -141,6 +141,8 @@ class ModelSession:
         self._watches: set[tuple[str, str]] = set()
         self._requests: deque[tuple[Request, Future[Any]]] = deque()
         self._answers: deque[tuple[Future[Any], Any, bool]] = deque()
+        self.late_s = 0.0
+        """How much later than usual this client hears anything; what it asks for arrives as usual."""
         self._linked = True
         self._id = model.begin(self)
 
@@ -222,14 +224,14 @@ class ModelSession:
         self._soon(self._arrive)
         return answer
 
-    def _soon(self, call: Callable[[], None]) -> None:
+    def _soon(self, call: Callable[[], None], late_s: float = 0.0) -> None:
         model = self._model
-        model.loop.call_later(model.random.random() * model.delay_s, call)
+        model.loop.call_later(late_s + model.random.random() * model.delay_s, call)
 
     def _arrive(self) -> None:
         if self._requests and self._linked:
             self._execute()
-            self._soon(self._deliver)
+            self._soon(self._deliver, self.late_s)
 
     def _execute(self) -> None:
         request, answer = self._requests.popleft()
@@ -251,4 +253,4 @@ class ModelSession:
         found = self._watches & {("node", path), ("children", parent)}
         if found and self._linked:
             self._watches -= found
-            self._soon(self._changed)
+            self._soon(self._changed, self.late_s)
