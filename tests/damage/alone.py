@@ -140,8 +140,8 @@ async def _scenario(world: World, seed: int, kinds: frozenset[str] | None) -> Ru
                 if not await start(node, done, result):
                     result.findings.append(f"refused only the second start: {result.refused}")
                     return result
-        if result.findings or not result.verdicts[-1].is_whole:
-            return result  # more of the same would tell nothing new
+        if result.findings or not result.verdicts[-1].is_whole or any(topic in INTERNAL for topic, _ in harmed):
+            return result  # more of the same would tell nothing new, and a coordinator may be gone for good
     return result
 
 
