@@ -328,8 +328,11 @@ class Consumer:
 
     # -- partitions
 
-    async def assign(self, partitions: Iterable[Partition]) -> None:
-        """Read just these partitions, chosen by hand. A consumer that has topics of its own cannot."""
+    async def assign(self, partitions: Iterable[Partition] | Mapping[Partition, int]) -> None:
+        """Read just these partitions, chosen by hand, and new ones from the given offsets where there are any.
+
+        A consumer that has topics of its own cannot.
+        """
         if self.topics or self.settings.pattern is not None:
             raise ClientError("this consumer has topics or a pattern: make one without them to assign by hand")
         await self._running().assign(partitions)

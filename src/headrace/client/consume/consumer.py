@@ -137,8 +137,8 @@ class ConsumerCore:
 
         self._by_hand = found
 
-    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """By hand: just these partitions from now on."""
+    async def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, int]) -> None:
+        """By hand: just these partitions from now on, and new ones from the given offsets where there are any."""
         wanted = frozenset((str(topic), int(index)) for topic, index in partitions)
         await self.cluster.refresh(sorted({topic for topic, _ in wanted}))
         for topic, index in sorted(wanted):
@@ -151,7 +151,7 @@ class ConsumerCore:
                 raise RequestFailed(f"{topic}-{index}", Err.UNKNOWN_TOPIC_OR_PARTITION, message)
         self._pass()
         self._by_hand = None
-        await self._become(wanted)
+        await self._become(wanted, partitions if isinstance(partitions, Mapping) else {})
 
     def _be_told(self) -> None:
         self.has_news = True
@@ -219,7 +219,7 @@ class ConsumerCore:
         elif self._by_hand is not None and now >= self._look_s:
             self._look_s = now + self._metadata_max_age_s
             try:
-                await self._become(await self._by_hand())
+                await self._become(await self._by_hand(), {})
             except ClientError as error:
                 if not self.fetcher.places or isinstance(error, RequestFailed) or not is_transient(error):
                     raise
@@ -280,7 +280,7 @@ class ConsumerCore:
         self.fetcher.seek(place, offset)
         self.fetcher.launch()
 
-    async def _become(self, wanted: frozenset[TopicPartition]) -> None:
+    async def _become(self, wanted: frozenset[TopicPartition], given: Mapping[TopicPartition, int]) -> None:
         """Have just these partitions, without a group that says so."""
         places = self.fetcher.places
         gone = frozenset(places) - wanted
@@ -291,7 +291,8 @@ class ConsumerCore:
             self._drop(gone)
         new = wanted - frozenset(places)
         if new:
-            starts = await self._starts(new)
+            starts = {at: given[at] for at in new if at in given}
+            starts |= await self._starts(new - starts.keys())
             self._settled = None
             for (topic, index), offset in starts.items():
                 self.fetcher.add(Place(topic, index, offset, self.cluster.topics[topic].topic_id))

@@ -102,6 +102,7 @@ class Mirror:
         self._on_status = on_status
         self._has_begun = False
         """Settings that cannot work are told at once; what fails once it has worked may pass."""
+        self._topic_ids: dict[str, bytes] = {}
 
     async def run(self) -> MirrorStatus:
         """Copy, to the end or until cancelled. What time may cure is begun anew from what the target says."""
@@ -117,7 +118,8 @@ class Mirror:
                         "another mirror with the same name has taken over, or this one stood still for longer than a"
                         f" transaction may be open: {error}. Two mirrors between the same clusters need a --name each"
                     ) from None
-                if not self._has_begun or isinstance(error, MirrorStopped) or not is_transient(error):
+                is_gone = isinstance(error, RequestFailed) and error.error is Err.OFFSET_OUT_OF_RANGE
+                if not self._has_begun or isinstance(error, MirrorStopped) or not (is_gone or is_transient(error)):
                     raise
                 if self.status.records > before:
                     backoff_s = BACKOFF_S
@@ -152,7 +154,8 @@ class Mirror:
                     bootstrap=self._source,
                     security=self._source_security,
                     auto_commit=False,
-                    auto_offset_reset="earliest",
+                    # What the source no longer has ends the session: the next one counts it and says so, `_resumed`.
+                    auto_offset_reset="none",
                     isolation_level="read_committed" if request.committed else "read_uncommitted",
                 ) as consumer,
             ):
@@ -207,6 +210,12 @@ class _Session:
 
     async def read(self, topics: dict[str, Topic]) -> None:
         """Take partitions into the consumer that are not there yet, from where the target says."""
+        for name, topic in topics.items():
+            if self._mirror._topic_ids.setdefault(name, topic.topic_id) != topic.topic_id:
+                raise MirrorStopped(
+                    f"{name} was deleted at the source and made again: its offsets say nothing of what was copied."
+                    " Delete the target's topic, or give the mirror another --name"
+                )
         fresh = [
             (name, index)
             for name, topic in topics.items()
@@ -234,9 +243,7 @@ class _Session:
             self._translations.setdefault(at, Translation())
         # Before anything is copied: of records without an offset, nobody could tell later whose they are.
         await self._keep({at: self._positions[at] for at in begun})
-        await self._consumer.assign(list(self._positions))
-        for at in fresh:
-            self._consumer.seek(at, self._positions[at])
+        await self._consumer.assign(self._positions)
 
     def _in_target(self, at: Place) -> Place:
         return self._request.prefix + at[0], at[1]
@@ -253,6 +260,7 @@ class _Session:
         return end if self._request.start == "latest" else low
 
     def _resumed(self, at: Place, stored: int, low: int, end: int) -> int:
+        """Where reading goes on: where it was, or at the source's start if that has moved past it."""
         if stored > end:
             raise MirrorStopped(
                 f"{at[0]}-{at[1]} was copied up to offset {stored}, and the source ends at {end}: it is another topic"
