@@ -57,6 +57,13 @@ def test_that_fails(headrace_broker):
     headrace_broker.inject("Produce", drop="before", client_id="suspicious")
     assert False, "on purpose"
 """,
+    "test_blunt.py": """
+def test_that_waits_in_vain(headrace_broker):
+    headrace_broker.consume("never", count=1, timeout_s=0.1)
+
+def test_that_misspells(headrace_broker):
+    headrace_broker.inject(api="Produse")
+""",
     "test_other.py": """
 import sys
 
@@ -98,6 +105,15 @@ def test_the_brokers_log_stands_in_the_report_of_a_failed_test(project: Path) ->
     assert "Headrace: log of the broker during call" in report
     assert "suspicious" in report.partition("Headrace: log of the broker")[2]
     assert "unsuspicious" not in report, "what was said before the test began is left out"
+
+
+def test_a_failed_test_shows_its_own_line_and_not_the_kits_code(project: Path) -> None:
+    done = pytest_of(project, "test_blunt.py")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "TooFewRecords: 0 of 1 records in never" in done.stdout
+    assert "API 'Produse' does not exist; did you mean Produce?" in done.stdout
+    for inner in ("asyncio", "During handling", "testing/records.py", "testing/control.py"):
+        assert inner not in done.stdout
 
 
 def test_nothing_is_imported_for_a_project_that_asks_for_no_broker(project: Path) -> None:

@@ -87,6 +87,7 @@ class TestBroker(Child):
 
         It is no member of any group and commits nothing. Raises TooFewRecords, which is an AssertionError.
         """
+        __tracebackhide__ = True
         return records.consume(self.bootstrap, topic, count, timeout_s, read_committed)
 
     def close(self) -> None:

@@ -163,6 +163,7 @@ class Child:
         None: until it is taken back. `client_id` may have wildcards. Requests of other nodes are passed over unless
         `between_brokers`; so are those of this kit. Raises ValueError if there is no such API or error.
         """
+        __tracebackhide__ = True
         number = self.control.call(
             "inject",
             api=api,

@@ -271,6 +271,7 @@ class TestCluster:
         read_committed: bool = False,
     ) -> "list[Record]":
         """As `TestBroker.consume`."""
+        __tracebackhide__ = True
         return records.consume(self.bootstrap, topic, count, timeout_s, read_committed)
 
     # -- asking

@@ -43,6 +43,7 @@ class Control:
 
     def call(self, action: str, **arguments: Any) -> Any:
         """Have the broker do something. Raises ValueError where it is refused, ControlLost and TimeoutError."""
+        __tracebackhide__ = True
         self._line.settimeout(LIMIT_S)
         try:
             self._line.sendall(json.dumps({"action": action, "arguments": arguments}).encode() + b"\n")

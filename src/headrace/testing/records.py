@@ -32,9 +32,7 @@ class TooFewRecords(AssertionError):
 
 def run_apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """A coroutine to its end, also where the caller is on an event loop itself: then in a thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _is_on_a_loop():
         return asyncio.run(work())
     done: list[T] = []
     failed: list[BaseException] = []
@@ -51,6 +49,14 @@ def run_apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     if failed:
         raise failed[0]
     return done[0]
+
+
+def _is_on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def produce(bootstrap: str, topic: str, values: Iterable[Value | Pair], partition: int | None) -> list[tuple[int, int]]:
@@ -77,7 +83,12 @@ def consume(bootstrap: str, topic: str, count: int | None, timeout_s: float, rea
         async with Admin(bootstrap, client_id=CLIENT_ID, retry_timeout_s=timeout_s) as admin:
             return await _read(admin, topic, count, timeout_s, read_committed)
 
-    return run_apart(work)
+    __tracebackhide__ = True
+    try:
+        return run_apart(work)
+    except TooFewRecords as error:
+        # A failed test shows the line that asked for records, not the loop that waited for them.
+        raise error.with_traceback(None) from None
 
 
 async def _read(
