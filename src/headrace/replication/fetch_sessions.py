@@ -4,6 +4,7 @@ Pure: the broker asks `open` what a request means and `Session.must_tell` which 
 """
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from headrace.errors import Err
 
@@ -63,10 +64,24 @@ class Target:
         self.log_start_offset = other.log_start_offset
 
 
+class News(Protocol):
+    """Who keeps an eye on a session's targets, where they are too many to go over them every time."""
+
+    def named(self, target: Target) -> None:
+        """A request says something of it."""
+        ...
+
+    def forgotten(self, target: Target) -> None: ...
+
+    def close(self) -> None:
+        """The session has ended."""
+        ...
+
+
 class Session:
     """What one client fetches, in the order in which it is next served."""
 
-    __slots__ = ("by_id", "created_ms", "epoch", "id", "privileged", "targets", "used_ms")
+    __slots__ = ("by_id", "created_ms", "epoch", "id", "news", "privileged", "targets", "used_ms")
 
     def __init__(self, session_id: int, privileged: bool, by_id: bool, now_ms: int) -> None:
         self.id = session_id
@@ -75,6 +90,29 @@ class Session:
         self.by_id = by_id
         self.created_ms = self.used_ms = now_ms
         self.targets: dict[tuple[Topic, int], Target] = {}
+        self.news: News | None = None
+
+    def name(self, targets: list[Target], forgotten: Iterable[tuple[Topic, int]]) -> None:
+        """What a request says of its targets."""
+        news = self.news
+        for target in targets:
+            key = (target.topic, target.index)
+            known = self.targets.get(key)
+            if known is None:
+                known = self.targets[key] = target
+            else:
+                known.update(target)
+            if news is not None:
+                news.named(known)
+        for key in forgotten:
+            gone = self.targets.pop(key, None)
+            if gone is not None and news is not None:
+                news.forgotten(gone)
+
+    def end(self) -> None:
+        if self.news is not None:
+            self.news.close()
+            self.news = None
 
     def must_tell(
         self, target: Target, error: int, high_watermark: int, log_start: int, length: int, special: bool
@@ -113,6 +151,7 @@ class FetchContext:
         error: Err = Err.NONE,
     ) -> None:
         self.targets = list(targets)
+        """What is to be looked at; nothing of a session with `news`, which know better."""
         self.session = session
         self.wants_session = wants_session
         self.error = error
@@ -147,7 +186,7 @@ class SessionCache:
     ) -> FetchContext:  # fmt: skip
         """Interpret session id and epoch of a request."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
+            self._drop(session_id)
             return FetchContext(targets, wants_session=epoch == INITIAL_EPOCH)
         session = self._sessions.get(session_id)
         if session is None:
@@ -156,27 +195,21 @@ class SessionCache:
             return FetchContext((), error=Err.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != by_id:
             return FetchContext((), error=Err.FETCH_SESSION_TOPIC_ID_ERROR)
-        for target in targets:
-            key = (target.topic, target.index)
-            known = session.targets.get(key)
-            if known is None:
-                session.targets[key] = target
-            else:
-                known.update(target)
-        for key in forgotten:
-            session.targets.pop(key, None)
+        session.name(targets, forgotten)
         if not session.targets:
-            del self._sessions[session_id]
+            self._drop(session_id)
             return FetchContext(targets)
         session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
         session.used_ms = now_ms
         self._sessions[session_id] = self._sessions.pop(session_id)
-        return FetchContext(session.targets.values(), session)
+        return FetchContext(session.targets.values() if session.news is None else (), session)
 
     def reads_only(self, session_id: int, epoch: int, key: tuple[Topic, int]) -> bool:
         """Is this the next request of a session that reads this partition and no other?"""
         session = self._sessions.get(session_id)
-        return session is not None and session.epoch == epoch and len(session.targets) == 1 and key in session.targets
+        if session is None or session.epoch != epoch or session.news is not None:
+            return False
+        return len(session.targets) == 1 and key in session.targets
 
     def create(self, targets: Iterable[Target], privileged: bool, by_id: bool, now_ms: int) -> Session | None:
         """A session for a full fetch, or None when the cache is full of better ones."""
@@ -214,6 +247,11 @@ class SessionCache:
                 self._refused, self._refused_ms = worth, now_ms
                 return False
         assert victim is not None
-        del self._sessions[victim.id]
+        self._drop(victim.id)
         self.evictions += 1
         return True
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.end()

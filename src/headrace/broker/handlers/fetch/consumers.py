@@ -13,6 +13,7 @@ from headrace.broker.fastpath.fast_path import Frame, recognized_request
 from headrace.broker.handlers.fetch.followers import FollowerFetches
 from headrace.broker.handlers.fetch.held import HeldFetch
 from headrace.broker.handlers.fetch.reader import HINTS_SINCE, UNREADABLE, Reader, Reading, by_topic
+from headrace.broker.handlers.fetch.session_news import LARGE, Manner, SessionNews
 from headrace.broker.metrics import Metrics
 from headrace.broker.net.connection import Connection
 from headrace.broker.net.outbox import Chunk
@@ -146,9 +147,13 @@ class FetchHandler:
             return head
         if query.isolation_level not in LEVELS:
             return self._refuse(request, query, Err.INVALID_REQUEST)
-        reading = self.read(context.targets, query, request.version)
+        session = context.session
+        news = None
+        if session is not None and (session.news is not None or len(context.targets) >= LARGE):
+            news = self._news(context, session, query, request.version)
+        reading = self.look(context, news, query, request.version)
         wait_ms = query.max_wait_ms
-        if reading.enough or wait_ms <= 0 or not context.targets:
+        if reading.enough or wait_ms <= 0 or not (context.targets or news):
             if self.paces and not was_held and len(targets) == 1 and query.session_id == NO_SESSION:
                 hold_s = self.hold_s(request.connection, query, targets[0], reading.length, self._perf_counter())
                 if hold_s:
@@ -157,9 +162,34 @@ class FetchHandler:
                     return None
             return self.finish(request, query, context, reading)
         reading.release()
-        request.waiter = waiter = WaitingFetch(self, request, query, context, reading)
+        request.waiter = waiter = WaitingFetch(self, request, query, context, news, reading)
         self._wheel.add(waiter, min(wait_ms, WAIT_MS_MAX))
         return None
+
+    # ---- consumers of many partitions
+
+    def _news(self, context: FetchContext, session: Session, query: FetchQuery, version: int) -> SessionNews | None:
+        """Who tells which of a large session's partitions to look at. Nobody, for those who are sent to other replicas:
+        where they should go depends on all of them."""
+        manner = Manner(query.isolation_level, version >= FOLLOWER_READS_SINCE)
+        news = session.news
+        if isinstance(news, SessionNews) and news.manner == manner and not self._sends_on(query):
+            return news
+        session.end()
+        if self._sends_on(query):
+            context.targets = list(session.targets.values())
+            return None
+        found = SessionNews(session, manner)
+        session.news = found
+        return found
+
+    def look(self, context: FetchContext, news: SessionNews | None, query: FetchQuery, version: int) -> ConsumerReading:
+        """At all that is asked for, or at what has news."""
+        if news is None:
+            return self.read(context.targets, query, version)
+        reading = self.read(news.due(self._replicas, self.monotonic_ms()), query, version)
+        news.settle(reading, reading.partitions)
+        return reading
 
     # ---- consumers that pause
 
@@ -391,8 +421,8 @@ class WaitingFetch:
     """A Fetch that waits for records. Each partition adds what it got; no append costs more than one addition."""
 
     __slots__ = (
-        "_available", "_bytes_min", "_context", "_done", "_handler", "_query", "_request", "_targets", "_total",
-        "bucket",
+        "_available", "_bytes_min", "_context", "_done", "_handler", "_news", "_query", "_request", "_targets",
+        "_total", "bucket",
     )  # fmt: skip
 
     def __init__(
@@ -401,6 +431,7 @@ class WaitingFetch:
         request: Request,
         query: FetchQuery,
         context: FetchContext,
+        news: SessionNews | None,
         reading: ConsumerReading,
     ) -> None:
         self.bucket: Bucket | None = None
@@ -408,8 +439,14 @@ class WaitingFetch:
         self._request = request
         self._query = query
         self._context = context
+        self._news = news
         self._done = False
-        self._targets = dict(reading.partitions)
+        if news is None:
+            self._targets = dict(reading.partitions)
+        else:
+            # At those that are quiet by now, others stand.
+            self._targets = {one: target for one, target in reading.partitions if target in news.lively}
+            news.waiting = self
         self._available: dict[Partition, int] = {}
         self._total = reading.length
         self._bytes_min = min(query.min_bytes, query.max_bytes, handler.reader.bytes_max)
@@ -420,6 +457,14 @@ class WaitingFetch:
     def _estimate(self, partition: Partition, target: Target) -> int:
         isolation = self._query.isolation_level
         return min(self._handler.reader.readable_bytes(partition, target.offset, isolation), target.max_bytes)
+
+    def stirred(self, partition: Partition, target: Target) -> None:
+        """See `Waiting`."""
+        if not self._done:
+            self._targets[partition] = target
+            self._available[partition] = 0
+            partition.fetch_waiters[self] = None
+            self.advanced(partition)
 
     def advanced(self, partition: Partition) -> None:
         if self._done:
@@ -441,7 +486,7 @@ class WaitingFetch:
         self.abandon()
         handler, request = self._handler, self._request
         try:
-            reading = handler.read(self._context.targets, self._query, request.version)
+            reading = handler.look(self._context, self._news, self._query, request.version)
             answer = handler.finish(request, self._query, self._context, reading)
         except Exception:
             request.fail()
@@ -454,6 +499,8 @@ class WaitingFetch:
         self._done = True
         self._request.waiter = None  # a circle otherwise, left to the collector by every long poll
         TimerWheel.remove(self)
+        if self._news is not None and self._news.waiting is self:
+            self._news.waiting = None
         for partition in self._targets:
             partition.fetch_waiters.pop(self, None)
 
