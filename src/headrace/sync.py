@@ -458,8 +458,14 @@ class Admin(_Client):
 
     _inner: _StartedAdmin
 
-    def __init__(self, bootstrap: str | Iterable[str] = "127.0.0.1:9092", **options: Any) -> None:
-        super().__init__(_StartedAdmin(bootstrap, **options))
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(_StartedAdmin(bootstrap, config=config, **options))
 
     create_topic = _blocking(AsyncAdmin.create_topic)
     delete_topic = _blocking(AsyncAdmin.delete_topic)

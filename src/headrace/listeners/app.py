@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from headrace.client.api.options import CommonOptions
 from headrace.client.errors import ClientError
+from headrace.client.options import CommonOptions
 from headrace.listeners.core.retry import ListenerRefused, Retry
 from headrace.listeners.core.schedule import Order
 from headrace.listeners.counters import Counters

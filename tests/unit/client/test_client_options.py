@@ -93,3 +93,13 @@ def test_the_package_is_imported_without_its_parts() -> None:
         "headrace.Producer; assert 'headrace.client.consume.consumer' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_an_admin_takes_the_options_of_the_other_clients() -> None:
+    admin = headrace.Admin("127.0.0.1:1", request_timeout_ms=1500, config={"client.id": "me", "retries": "3"})
+    assert (admin.cluster.request_timeout_s, admin.cluster.client_id) == (1.5, "me")
+    assert headrace.Admin(bootstrap_servers="127.0.0.1:2", retry_timeout_s=2.5).cluster.retry_timeout_s == 2.5
+    with pytest.raises(headrace.OptionRefused, match="did you mean 'request_timeout_ms'"):
+        headrace.Admin(request_timout_ms=1)
+    with pytest.raises(headrace.OptionRefused, match="request_timeout_ms is 'soon'"):
+        headrace.Admin(request_timeout_ms="soon")

@@ -13,9 +13,9 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from headrace.client.errors import ClientError, NotKafka, RequestFailed, check, err_of
-from headrace.client.net.address import DEFAULT_BOOTSTRAP
 from headrace.client.net.cluster import NO_TOPIC, UNKNOWN_TOPIC_WAIT_S, Broker, Cluster, Topic, topic_from
 from headrace.client.net.connection import Connection
+from headrace.client.options import COMMON_NAMES, COMMON_UNUSED, CommonSettings, read_settings
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
@@ -37,6 +37,8 @@ LOOKUPS_AT_ONCE = 1_000
 """Partitions in one ListOffsets: enough to save round trips, few enough that the leader is soon free for others."""
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 """Timestamps with a meaning of their own in `list_offsets`."""
+ADMIN_UNUSED = COMMON_UNUSED | {"bootstrap.controllers", "retries"}
+IN_SECONDS = ("connect_timeout_s", "request_timeout_s", "retry_timeout_s")
 
 
 class Resource(IntEnum):
@@ -125,12 +127,28 @@ class FoundOffset(msgspec.Struct, frozen=True):
 
 
 class Admin:
-    """`async with Admin("127.0.0.1:9092") as admin: await admin.create_topic("orders", partitions=6)`."""
+    """`async with Admin("127.0.0.1:9092") as admin: await admin.create_topic("orders", partitions=6)`.
+
+    Options are keywords (`CommonSettings` has all of them; timeouts also in seconds, as `request_timeout_s`) or, in
+    `config`, the names of Kafka's own clients. With `cluster`, connections that are open already are used.
+    """
 
     def __init__(
-        self, bootstrap: str | Iterable[str] = DEFAULT_BOOTSTRAP, *, cluster: Cluster | None = None, **options: Any
+        self,
+        bootstrap: str | Iterable[str] | None = None,
+        *,
+        cluster: Cluster | None = None,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
-        self.cluster = cluster or Cluster(bootstrap, **options)
+        for name in IN_SECONDS:
+            if name in options:
+                options[f"{name}_ms".replace("_s_ms", "_ms")] = round(options.pop(name) * 1000)
+        if cluster is None:
+            given = {**options, "bootstrap": bootstrap}
+            settings = read_settings(CommonSettings, COMMON_NAMES, ADMIN_UNUSED, config, given)
+            cluster = settings.new_cluster()
+        self.cluster = cluster
 
     async def __aenter__(self) -> Self:
         await self.cluster.__aenter__()
@@ -353,8 +371,20 @@ class Admin:
         if wanted is None:
             self.cluster.topics.pop(topic, None)
             wanted = dict.fromkeys((await self.cluster.topic(topic)).partitions, LATEST)
-        lookups = (self._list_offset(topic, index, timestamp, read_committed) for index, timestamp in wanted.items())
-        return dict(zip(wanted, await asyncio.gather(*lookups)))
+        timestamps = {(topic, index): timestamp for index, timestamp in wanted.items()}
+        found = await self.offsets_at(timestamps, read_committed=read_committed)
+        return {index: row for (_, index), row in found.items()}
+
+    async def offsets_at(
+        self, timestamps: Mapping[tuple[str, int], int], *, read_committed: bool = False
+    ) -> dict[tuple[str, int], FoundOffset]:
+        """`list_offsets` for partitions of any topics, in one request to each leader (of `LOOKUPS_AT_ONCE` partitions
+        at most). Those whose leader moves, or is away, are waited for one by one."""
+        found = await self._offsets_by_leader(timestamps, read_committed)
+        rest = [at for at in timestamps if at not in found]
+        lookups = (self._list_offset(*at, timestamps[at], read_committed) for at in rest)
+        found |= dict(zip(rest, await asyncio.gather(*lookups)))
+        return {at: found[at] for at in timestamps}
 
     async def _list_offset(self, topic: str, index: int, timestamp: int, read_committed: bool) -> FoundOffset:
         got = await self._ask_offset(topic, index, timestamp, read_committed)
@@ -390,26 +420,39 @@ class Admin:
         return found
 
     async def offsets_of(self, partitions: Iterable[tuple[str, int]], timestamp: int) -> dict[tuple[str, int], int]:
-        """`list_offsets` for many partitions of any topics, in few requests; who has no leader that answers is left
-        out."""
-        found: dict[tuple[str, int], int] = {}
-        for leader, wanted in (await self._by_leader(list(partitions))).items():
-            for start in range(0, len(wanted), LOOKUPS_AT_ONCE):
-                rows: dict[str, list[Any]] = {}
-                try:
-                    connection = await self.cluster.broker_connection(leader)
-                    for topic, index in wanted[start : start + LOOKUPS_AT_ONCE]:
-                        epoch = self.cluster.topics[topic].partitions[index].leader_epoch
-                        rows.setdefault(topic, []).append(_asked(connection, index, epoch, timestamp, None))
-                    answer = await self._list(connection, rows, False)
-                except ClientError:
-                    continue
-                found |= {
-                    (t.name, p.partition_index): p.offset
-                    for t in answer.topics
-                    for p in t.partitions
-                    if not p.error_code
-                }
+        """As `offsets_at`, but who has no leader that answers is left out."""
+        rows = await self._offsets_by_leader(dict.fromkeys(partitions, timestamp), False)
+        return {at: row.offset for at, row in rows.items()}
+
+    async def _offsets_by_leader(
+        self, timestamps: Mapping[tuple[str, int], int], read_committed: bool
+    ) -> dict[tuple[str, int], FoundOffset]:
+        async def ask(leader: int, wanted: list[tuple[str, int]]) -> None:
+            rows: dict[str, list[Any]] = {}
+            try:
+                connection = await self.cluster.broker_connection(leader)
+                for topic, index in wanted:
+                    epoch = self.cluster.topics[topic].partitions[index].leader_epoch
+                    rows.setdefault(topic, []).append(_asked(connection, index, epoch, timestamps[topic, index], None))
+                answer = await self._list(connection, rows, read_committed)
+            except (ClientError, KeyError):  # KeyError: the topic was seen to be gone while the connection was made
+                return
+            found.update(
+                ((topic.name, got.partition_index), FoundOffset(got.offset, got.timestamp, got.leader_epoch))
+                for topic in answer.topics
+                for got in topic.partitions
+                if not got.error_code
+            )
+
+        found: dict[tuple[str, int], FoundOffset] = {}
+        by_leader = await self._by_leader(timestamps)
+        await asyncio.gather(
+            *(
+                ask(leader, wanted[start : start + LOOKUPS_AT_ONCE])
+                for leader, wanted in by_leader.items()
+                for start in range(0, len(wanted), LOOKUPS_AT_ONCE)
+            )
+        )
         return found
 
     async def _by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:

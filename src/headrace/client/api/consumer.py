@@ -16,8 +16,6 @@ from headrace.client.api.options import (
     ConsumerOptions,
     ConsumerSettings,
     OptionRefused,
-    choose,
-    read_settings,
 )
 from headrace.client.api.serializers import Decode, SerializationFailed, decoder_of
 from headrace.client.api.types import Batch, GroupMetadata, PartitionLag, Record, TopicPartition
@@ -30,6 +28,7 @@ from headrace.client.consume.offsets import GroupOffsets, Identity
 from headrace.client.consume.resets import read_reset
 from headrace.client.errors import ClientError, NotReady
 from headrace.client.net.cluster import Cluster
+from headrace.client.options import choose, read_settings
 from headrace.client.registry.errors import RegistryUnreachable
 from headrace.protocol.api import ApiKey
 
@@ -399,21 +398,11 @@ class Consumer:
     async def _list(self, timestamp: int, partitions: tuple[Partition, ...]) -> dict[TopicPartition, int]:
         """The first offset at or after a time; the end, where no record is that young."""
         admin = Admin(cluster=self._clustered())
-        by_topic: dict[str, list[int]] = {}
-        for topic, index in self._these(partitions):
-            by_topic.setdefault(topic, []).append(index)
-        found: dict[TopicPartition, int] = {}
-        for topic, indexes in by_topic.items():
-            rows = await admin.list_offsets(
-                topic, dict.fromkeys(indexes, timestamp), read_committed=self._read_committed
-            )
-            late = [index for index, row in rows.items() if row.offset < 0]
-            if late:
-                rows |= await admin.list_offsets(
-                    topic, dict.fromkeys(late, LATEST), read_committed=self._read_committed
-                )
-            found |= {TopicPartition(topic, index): row.offset for index, row in rows.items()}
-        return found
+        wanted = [TopicPartition(*at) for at in self._these(partitions)]
+        rows = await admin.offsets_at(dict.fromkeys(wanted, timestamp), read_committed=self._read_committed)
+        late = [at for at, row in rows.items() if row.offset < 0]
+        rows |= await admin.offsets_at(dict.fromkeys(late, LATEST), read_committed=self._read_committed)
+        return {TopicPartition(*at): row.offset for at, row in rows.items()}
 
     def pause(self, *partitions: Partition) -> None:
         """Hand out nothing of these partitions, or of all, until `resume`; the group keeps them."""

@@ -16,13 +16,12 @@ from headrace.client.api.options import (
     OptionRefused,
     ProducerOptions,
     ProducerSettings,
-    choose,
-    read_settings,
 )
 from headrace.client.api.serializers import Encode, SerializationFailed, encoder_of, plain_bytes
 from headrace.client.api.transaction import Transaction
 from headrace.client.errors import ClientError, NotReady, RequestFailed, RequestTimedOut
 from headrace.client.net.cluster import Cluster
+from headrace.client.options import choose, read_settings
 from headrace.client.produce.deliveries import Delivery, OpenBatch, RecordMetadata, WrittenBatch
 from headrace.client.produce.limits import IN_FLIGHT_MAX
 from headrace.client.produce.partitioner import KeyPartitioner, RoundRobin, Sticky
