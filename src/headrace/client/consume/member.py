@@ -20,6 +20,10 @@ from headrace.protocol.api import ApiKey
 JOINING, LEAVING, LEAVING_FOR_A_WHILE = 0, -1, -2
 """Epochs with a meaning of their own."""
 HEARTBEAT_S_BEFORE_TOLD = 1.0
+IMPATIENCE_S = 0.05
+"""The first wait of a member that has joined and got nothing: the coordinator may still look for the topics of a
+pattern, or others have to give up partitions first. It asks again after twice as long each time, up to the usual
+interval."""
 REGEX_VERSION = 1
 
 Heartbeat = m.ConsumerGroupHeartbeatRequest
@@ -36,6 +40,7 @@ class ConsumerMember(Membership):
         self._assignor = remote_assignor
         self._said: frozenset[TopicPartition] | None = None
         self._ids: dict[bytes, str] = {}
+        self._impatience_s = IMPATIENCE_S
 
     @property
     def identity(self) -> Identity:
@@ -116,12 +121,18 @@ class ConsumerMember(Membership):
         check(answer.error_code, f"member of group {self.group_id!r}", answer.error_message)
         if self.epoch < JOINING:
             return 0.0
+        if self.epoch == JOINING:
+            self._impatience_s = IMPATIENCE_S
         self.epoch = answer.member_epoch
         self.member_id = answer.member_id or self.member_id
         self._said = said
         if answer.assignment is not None:
             await self._assign(answer.assignment)
-        return answer.heartbeat_interval_ms / 1000 or HEARTBEAT_S_BEFORE_TOLD
+        interval_s = answer.heartbeat_interval_ms / 1000 or HEARTBEAT_S_BEFORE_TOLD
+        if self.wanted:
+            return interval_s
+        wait_s, self._impatience_s = self._impatience_s, 2 * self._impatience_s
+        return min(wait_s, interval_s)
 
     def _heartbeat(self) -> Heartbeat:
         request = Heartbeat(

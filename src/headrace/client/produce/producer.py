@@ -36,13 +36,13 @@ from headrace.client.produce.outgoing import OutgoingBatch as OutgoingBatch, Sen
 from headrace.client.produce.partition_queue import NO_PRODUCER, PartitionQueue, ProducerId, QueuedBatch, Written
 from headrace.client.produce.request import (
     Taken,
-    find_topic,
     idle_way,
     leader_problem,
     new_producer_id,
     produce_request,
     stay_informed,
 )
+from headrace.client.produce.topics import TopicFinder
 from headrace.client.produce.transactions import ProducerTransactions
 from headrace.client.produce.verdicts import FORGOTTEN, TOO_LARGE, ends_all, explained, may_retry
 from headrace.errors import Err
@@ -107,6 +107,7 @@ class ProducerCore:
         self._tasks: set[asyncio.Task[None]] = set()
         self._posted: set[Posted] = set()
         self._refreshing: asyncio.Task[None] | None = None
+        self._topics = TopicFinder(cluster)
         self._buffered_bytes = 0
         self._moved = asyncio.Event()
         """Set when room came free, or all failed."""
@@ -126,6 +127,7 @@ class ProducerCore:
     async def close(self) -> None:
         """End at once; `flush` first if everything is to arrive."""
         self.end(ClientError("the producer is closed"))
+        self._topics.close()
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
@@ -137,7 +139,7 @@ class ProducerCore:
 
     async def partition_count(self, topic: str) -> int:
         """How many partitions a topic has. One that is missing is made if the broker makes topics by itself."""
-        found = self.cluster.topics.get(topic) or await find_topic(self.cluster, topic)
+        found = self.cluster.topics.get(topic) or await self._topics.find(topic)
         return len(found.partitions)
 
     @property

@@ -1,10 +1,10 @@
-"""A producer's requests: a batch of each of some partitions, a producer id, a topic that may have to be made."""
+"""A producer's requests: a batch of each of some partitions, a producer id."""
 
 import asyncio
 from collections.abc import Mapping
 
 from headrace.client.errors import ClientError, RequestFailed, check
-from headrace.client.net.cluster import NO_TOPIC, NO_TOPIC_ID, UNKNOWN_TOPIC_WAIT_S, Cluster, Topic, may_pass
+from headrace.client.net.cluster import NO_TOPIC_ID, Cluster, may_pass
 from headrace.client.net.connection import Connection
 from headrace.client.produce.outgoing import Sender
 from headrace.client.produce.partition_queue import PartitionQueue, ProducerId, QueuedBatch
@@ -80,28 +80,6 @@ async def new_producer_id(cluster: Cluster) -> ProducerId:
         return ProducerId(answer.producer_id, answer.producer_epoch)
 
     return await cluster.retrying(attempt, can_retry=may_pass)
-
-
-async def find_topic(cluster: Cluster, topic: str) -> Topic:
-    """A topic as it is now. One that is missing is made if the broker makes topics by itself."""
-    return await cluster.retrying(
-        lambda: _find_topic(cluster, topic), can_retry=may_pass, unknown_topic_wait_s=UNKNOWN_TOPIC_WAIT_S
-    )
-
-
-async def _find_topic(cluster: Cluster, topic: str) -> Topic:
-    await cluster.refresh([topic])
-    found = cluster.topics.get(topic)
-    if found is None:
-        request = m.MetadataRequest(
-            topics=[m.MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True
-        )
-        await cluster.to_any(ApiKey.METADATA, request)
-        await cluster.refresh([topic])
-        found = cluster.topics.get(topic)
-    if found is None:
-        raise RequestFailed(f"topic {topic!r}", Err.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC)
-    return found
 
 
 async def stay_informed(cluster: Cluster, max_age_s: float) -> None:
