@@ -102,8 +102,8 @@ class FakeBroker:
         answer = self.handlers[api.key](request, version)
         if asyncio.iscoroutine(answer):
             answer = await answer
-        if answer is SILENT:
-            return
+        if answer is SILENT or writer.transport.is_closing():
+            return  # what came behind a HANG_UP; `writelines` of Python 3.12 must not be called then
         if answer is HANG_UP:
             writer.transport.abort()
             return

@@ -244,7 +244,7 @@ class Connection:
         api, version, correlation_id = API[key], self.version_of(key, version_max), self._take_id()
         frame = encode_request(api, version, correlation_id, self.client_id, body)
         self._waiting[correlation_id] = _Waiting(api, version, sink)
-        self._transport.writelines(frame)
+        self._write_out(frame)
 
     def start(self, frame_of: Callable[[int], bytes], sink: Sink) -> None:
         """Send the frame made for a correlation id, and have the answer's bytes put into `sink`, without its length.
@@ -372,7 +372,20 @@ class Connection:
         assert self._transport is not None
         if waiting is not None:
             self._waiting[correlation_id] = waiting
-        self._transport.writelines(frame)
+        self._write_out(frame)
+
+    def _write_out(self, pieces: list[Any]) -> None:
+        """Into the transport, unless that is already lost: `connection_lost` then answers all that wait.
+
+        Without the check, asyncio of some Pythons goes wrong (3.12.1 and 3.13.0 do, 3.11 does not):
+        1. A write fails, and the transport is to be closed in the next turn of the loop.
+        2. `writelines`, in this turn, cannot write and registers the socket for writing.
+        3. The socket is closed. The registration stays, under a number that a later connection gets.
+        4. That connection's own events are lost, and what was sent on it is never answered.
+        """
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._transport.writelines(pieces)
 
     def _take_id(self) -> int:
         correlation_id = self._next_id
