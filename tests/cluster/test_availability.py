@@ -111,7 +111,8 @@ def test_a_broker_is_added_filled_drained_and_forgotten(grown: TestCluster) -> N
         grown.wait("the moves", lambda: not grown.ask(lambda admin: Operations(admin).moves()))
         assert all(p.replicas == tuple(target["moving", i]) for i, p in grown.topic("moving").partitions.items())
         grown.ask(lambda admin: Operations(admin).elect(None))
-        assert {p.leader for p in grown.topic("moving").partitions.values()} == {added.id}
+        # The controller has elected; whom we ask may not have heard of it yet.
+        grown.wait("the leaders", lambda: {p.leader for p in grown.topic("moving").partitions.values()} == {added.id})
         writer.wait_acked(50)
         assert_in_sync(grown, "moving")
         # And back.

@@ -162,7 +162,12 @@ class Crew:
 
     def finish(self) -> None:
         """Until everything is committed, then everybody leaves."""
-        wait_until(lambda: self.committed() == self.ends(), f"{self.kind} committed all of {self.sent}")
+        try:
+            wait_until(lambda: self.committed() == self.ends(), f"{self.kind} committed all of {self.sent}")
+        except AssertionError as late:
+            books = {member.book.name: member.lines()[-8:] for member in self.members}
+            group = asyncio.run(describe(self.bootstrap, self.group))
+            raise AssertionError(f"{late}: committed {self.committed()} of {self.ends()}\n{group}\n{books}") from None
         for member in self.members:
             member.end()
 

@@ -73,12 +73,18 @@ def run_confluent(options: dict[str, Any], book: Book) -> None:
     if options.get("instance"):
         config["group.instance.id"] = options["instance"]
     consumer = confluent.Consumer(config)
-    consumer.subscribe([options["topic"]])
+    owed: dict[int, int] = {}
+
+    def forget(_: Any, partitions: list[Any]) -> None:
+        for one in partitions:
+            owed.pop(one.partition, None)
+
     topic = options["topic"]
+    consumer.subscribe([topic], on_revoke=forget, on_lost=forget)
     while not STOP:
         messages = [m for m in consumer.consume(BATCH, 0.1) if m.error() is None]
         records = [(m.partition(), m.offset()) for m in messages]
-        if not records:
+        if not records and not owed:
             continue
 
         def process(records: list[tuple[int, int]] = records) -> None:
@@ -86,12 +92,15 @@ def run_confluent(options: dict[str, Any], book: Book) -> None:
                 book.processed(partition, offset)
 
         def commit(records: list[tuple[int, int]] = records) -> None:
-            ends = ends_of(records)
+            # 1. The last records are processed. 2. Their commit meets a rebalance and is refused. 3. A cooperative
+            # member keeps the partition and reads on, so nobody would ever commit them: it has to be repeated.
+            owed.update(ends_of(records))
             try:
                 consumer.commit(
-                    offsets=[confluent.TopicPartition(topic, p, o) for p, o in ends.items()], asynchronous=False
+                    offsets=[confluent.TopicPartition(topic, p, o) for p, o in owed.items()], asynchronous=False
                 )
-                book.committed(ends)
+                book.committed(owed)
+                owed.clear()
             except confluent.KafkaException as error:
                 book.say("e", error.args[0].name())
 

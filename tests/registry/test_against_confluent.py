@@ -62,7 +62,9 @@ def topic() -> str:
 
 @pytest.fixture(scope="module")
 def theirs(registry_url: str) -> SchemaRegistryClient:
-    return SchemaRegistryClient({"url": registry_url})
+    # Its default is to wait for an answer for ever, and Apicurio now and then never answers a path that it does not
+    # have (`associations/`). A request that times out is tried again.
+    return SchemaRegistryClient({"url": registry_url, "timeout": 10})
 
 
 def value_of(topic: str, field: str = MessageField.VALUE) -> SerializationContext:

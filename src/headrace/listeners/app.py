@@ -17,6 +17,7 @@ from headrace.listeners.counters import Counters
 from headrace.listeners.handlers import Handler
 from headrace.listeners.health import Health, ListenerHealth
 from headrace.listeners.idempotence import Idempotence, MemoryStore, Store
+from headrace.listeners.keywords import refuse_unknown_keywords, refuse_unknown_options
 from headrace.listeners.metrics import Collector, MetricsServer, Row
 from headrace.listeners.ports import World
 from headrace.listeners.runner import ListenerFailed, Runner
@@ -95,6 +96,7 @@ class App:
         """Where to serve /metrics, /health and /ready; 0 chooses a port, None serves nothing."""
         self.metrics_host = metrics_host
         self.metrics: MetricsServer | None = None
+        refuse_unknown_options(options)
         self.world: World = Cluster(bootstrap, {"client_id": name, **options})
         self._telemetry = options.get("telemetry")
         self.listeners: list[Listening] = []
@@ -128,11 +130,13 @@ class App:
         buffer_bytes: int = 64 << 20,
         revoke_timeout_s: float = 30.0,
         consumer: Mapping[str, Any] | None = None,
+        **unknown: Any,
     ) -> Callable[[F], F]:
         """Call the decorated function with every record of the topics. The guide has each option.
 
         The function is returned as it was, so that it can be called and tested by itself.
         """
+        refuse_unknown_keywords(unknown)
         if order not in tuple(Order):
             raise ListenerRefused(f"order is {order!r}: write one of {', '.join(Order)}")
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from headrace.client.api.types import Record
+from headrace.client.options import OptionRefused
 from headrace.listeners.app import App, Restart
 from headrace.listeners.core.headers import failure_of
 from headrace.listeners.core.retry import BatchFailed, Fatal, ListenerRefused, Retry, Skip
@@ -613,3 +614,20 @@ class TestRefusals:
             app.listener("orders")(strange)
         with pytest.raises(ListenerRefused, match="no listeners"):
             asyncio.run(App("billing").start())
+
+
+class TestKeywords:
+    def test_an_option_of_the_consumer_is_sent_to_its_place(self) -> None:
+        app = App("billing")
+        with pytest.raises(ListenerRefused, match=r"consumer=\{'auto_offset_reset': \.\.\.\}"):
+            app.listener("orders", auto_offset_reset="latest")
+        options: dict[str, Any] = {"auto_offset_reset": "latest"}
+        with pytest.raises(ListenerRefused, match=r"@app\.listener\(\.\.\., consumer="):
+            App("billing", **options)
+
+    def test_a_name_that_is_nearly_right_gets_the_right_one(self) -> None:
+        with pytest.raises(ListenerRefused, match="no option 'dead_leter': did you mean 'dead_letter'"):
+            App("billing").listener("orders", dead_leter="orders.dlq")
+        options: dict[str, Any] = {"request_timeout": 5}
+        with pytest.raises(OptionRefused, match="did you mean 'request_timeout_ms'"):
+            App("billing", **options)
