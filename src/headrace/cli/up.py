@@ -24,6 +24,8 @@ DATA = "headrace-data"
 HOST, PORT = "127.0.0.1", 9092
 PORT_MAX = 65535
 BROKERS_MAX = 64
+ENDS = ("stop", "kill")
+"""What becomes of a supervised node when its supervisor is gone: SIGTERM, or SIGKILL where nothing is worth keeping."""
 
 DESCRIPTION = "Start a broker, or a cluster of them. Any Kafka client can use it at the\naddress it prints."
 EPILOG = """\
@@ -118,7 +120,7 @@ def add_cluster_options(found: argparse.ArgumentParser) -> None:
     add("--controller-port", metavar="N", type=port_number, help="be a controller too, on this port")
     add("--roles", metavar="ROLE,...", help="broker, controller or both (process.roles)")
     add("--rack", metavar="R", help="where this broker stands (broker.rack)")
-    add("--supervised", action="store_true", help=argparse.SUPPRESS)
+    add("--supervised", nargs="?", choices=ENDS, const="stop", help=argparse.SUPPRESS)
 
 
 def main(words: Sequence[str], run: Run | None = None) -> int:
@@ -133,7 +135,7 @@ def main(words: Sequence[str], run: Run | None = None) -> int:
     if arguments.racks is not None:
         return refuse("--racks goes with --brokers; for one node say --rack")
     if arguments.supervised:
-        die_with_parent()
+        die_with_parent(arguments.supervised)
     try:
         config = load_config(arguments, os.environ)
         refuse_a_clusters_folder(config)
@@ -227,11 +229,11 @@ def refuse_a_clusters_folder(config: BrokerConfig) -> None:
             )
 
 
-def die_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the supervisor is gone, however it went: a node must not stay behind alone."""
+def die_with_parent(how: str) -> None:
+    """Ask the kernel for an end when the supervisor is gone, however it went: a node must not stay behind alone."""
     import signal
 
-    end_with_parent(signal.SIGTERM)
+    end_with_parent(signal.SIGKILL if how == "kill" else signal.SIGTERM)
 
 
 # -- configuration

@@ -127,14 +127,18 @@ class BrokerProcess:
 
 
 class ClusterProcesses:
-    """A cluster laid out in `folder` and run, a process for each node. They end with this process, however it ends."""
+    """A cluster laid out in `folder` and run, a process for each node. They end with this process, however it ends.
+
+    They are killed, not stopped: one that is frozen would keep SIGTERM for later, and nobody is left to thaw it.
+    """
 
     def __init__(self, folder: Path, wish: Wish) -> None:
         cluster = open_cluster(folder, wish)
         self.bootstrap = cluster.bootstrap
         self.folders = {node_id: node.data for node_id, node in cluster.nodes.items()}
+        words = ["--supervised", "kill"]
         self.brokers = {
-            node_id: BrokerProcess(node.data, node.log, ["--config", str(node.properties), "--supervised"], node.port)
+            node_id: BrokerProcess(node.data, node.log, [*words, "--config", str(node.properties)], node.port)
             for node_id, node in cluster.nodes.items()
         }
 
