@@ -1,7 +1,7 @@
 """`python -m bench.demo`: how soon `headrace demo` shows a first window, and how long its micro-batches take.
 
-Cold is a user's first run: no class cache of the JVM yet, and one being built in the background. Compiled modules and
-the page cache are as the machine has them. The clock starts with the demo.
+Cold is a user's first run: no class cache of the JVM yet, and one built in the background, a minute later. Compiled
+modules and the page cache are as the machine has them. The clock starts with the demo.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def main() -> int:
     results: dict[str, list[Figures]] = {}
     for how in given.only or GOALS:
         if how == "warm":
-            from headrace.spark.launch.java import build_class_cache
+            from headrace.spark.launch.class_cache import build_class_cache
 
             build_class_cache()
         results[how] = []

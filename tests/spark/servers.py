@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pyspark
 
-from headrace.spark.launch.java import find_java, launcher_for, spark_jars
+from headrace.spark.launch.java import find_java, spark_jars
+from headrace.spark.launch.launcher import launcher_in_use
 from headrace.spark.launch.session import LOG_SETTINGS
 
 START_LIMIT_S = 90.0
@@ -27,7 +28,7 @@ def server(
     words: list[str], log: Path, ready: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[re.Match[str]]:
     """A process until the block ends; `ready` is what its log says once it serves."""
-    java = launcher_for(find_java(), spark_jars()).home
+    java = launcher_in_use(find_java(), spark_jars()).home
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
     env = inherited | {"JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1"} | dict(environment or {})
     with log.open("wb") as output:

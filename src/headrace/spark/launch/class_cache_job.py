@@ -1,5 +1,5 @@
 """A small Spark job that touches what pipelines use, run once per install to fill the JVM's class cache (see
-java.py)."""
+class_cache.py)."""
 
 import os
 import sys
@@ -13,6 +13,7 @@ def main(folder: str) -> None:
     cache."""
     from pyspark.sql.functions import window
 
+    from headrace.spark.launch.launcher import TRAINING_VARIABLE
     from headrace.spark.launch.session import spark_session
 
     spark = spark_session("local[2]", "headrace-class-cache")
@@ -47,7 +48,7 @@ def main(folder: str) -> None:
     ).trigger(availableNow=True).start().awaitTermination()
     spark.read.parquet(sink).count()
     spark.stop()
-    wanted = os.environ.get("HEADRACE_JVM_TRAINING")
+    wanted = os.environ.get(TRAINING_VARIABLE)
     process = gateway.proc
     process.stdin.close()
     process.wait()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.spark.launch import fork_server
 from headrace.spark.launch.autoconfigure import is_python_chosen_by_user, make_save_append
-from headrace.spark.launch.java import provide_java
+from headrace.spark.launch.class_cache import provide_java
 from headrace.spark.launch.masters import check_master
 from headrace.spark.launch.worker_python import worker_python
 

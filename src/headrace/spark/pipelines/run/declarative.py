@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from headrace.spark.launch.java import provide_java
+from headrace.spark.launch.class_cache import provide_java
 from headrace.spark.launch.session import log_options
 from headrace.spark.pipelines.run.registry import RunEntry
 from headrace.spark.pipelines.spec.problems import Problem, SpecInvalid, Where
