@@ -11,7 +11,7 @@ DIST   ?= dist
 # Interpreters for `make test-pythons`: those on the PATH, or as given.
 PYTHONS ?= $(shell for minor in 11 12 13 14; do command -v python3.$$minor; done)
 # Processes that share the tests; most tests wait most of the time, some keep a core busy.
-JOBS   ?= 2
+JOBS   ?= 3
 OFFLINE := packages could not be fetched: is this machine online? PIP_INDEX_URL and UV_DEFAULT_INDEX name a mirror; then make again
 .DEFAULT_GOAL := help
 # Compiled modules are kept: without them every start of a broker compiles a hundred files.

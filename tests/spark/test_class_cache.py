@@ -192,6 +192,6 @@ def test_building_the_class_cache_gives_way_to_every_other_process(is_alone: boo
     done = subprocess.run(
         [sys.executable, "-c", program], start_new_session=is_alone, capture_output=True, text=True, check=True
     )
-    assert done.stdout.split()[0] == "10"
+    assert int(done.stdout.split()[0]) == min(19, os.nice(0) + 10)
     # In the session of somebody else it would take the processors from them, too.
     assert done.stdout.strip().endswith(nice or before.strip())
