@@ -1,11 +1,14 @@
 """What is refused when too few replicas or controllers are left, and what comes back by itself."""
 
+import asyncio
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import confluent_kafka as confluent
 import pytest
 
+import headrace
 from headrace.client.admin.operations import Operations
 from headrace.client.errors import ClientError
 from headrace.testing.cluster import TestCluster
@@ -160,3 +163,54 @@ def test_a_partition_without_in_sync_replicas_waits_for_them_or_for_an_unclean_e
     grown.wait_in_sync("unclean")
     assert list(read_log(grown.bootstrap, "unclean")[0].values()) == [b"both", b"after"]
     assert_replicas_identical(grown, "unclean")
+
+
+def test_readers_notice_that_an_unclean_election_has_cut_the_log(grown: TestCluster) -> None:
+    if 4 not in grown.nodes:
+        grown.add_broker()
+    mend(grown)
+    keeper = next(node for node in (1, 2, 3) if node != grown.quorum_leader())
+    grown.create_topic("cut", assignments={0: [keeper, 4]}, configs={"min.insync.replicas": "1"})
+    quick: dict[str, Any] = {"bootstrap": grown.bootstrap, "fetch_max_wait_ms": 50, "auto_offset_reset": "earliest"}
+
+    def elect_who_lacks_records() -> None:
+        grown.kill(keeper)
+        grown.wait("no leader", lambda: grown.partition("cut").leader < 0)
+        grown.start(4)
+        grown.wait("broker 4 to be up", lambda: 4 not in grown.partition("cut").offline)
+        assert grown.ask(lambda admin: Operations(admin).elect([("cut", 0)], unclean=True)) == {("cut", 0): None}
+        # More than were lost: each offset that was read is there, so that epochs alone can tell.
+        grown.produce("cut", *[f"after {n}" for n in range(10)])
+
+    async def read(consumer: headrace.Consumer, count: int) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        while len(found) < count:
+            found += [(record.offset, record.value) for record in await consumer.poll(1.0)]
+        return found
+
+    async def work() -> None:
+        group = quick | {"group": "cut", "auto_commit": False}
+        by_hand = quick | {"auto_offset_reset": "none"}
+        async with headrace.Consumer("cut", **quick) as running, headrace.Consumer(**by_hand) as strict:
+            await strict.assign({("cut", 0): 0})
+            async with headrace.Consumer("cut", **group) as stopped:
+                await read(stopped, 15)
+                await stopped.commit()
+            assert len(await read(running, 15)) == len(await read(strict, 15)) == 15
+            await asyncio.to_thread(elect_who_lacks_records)
+            after = [(5 + n, f"after {n}".encode()) for n in range(10)]
+            assert await read(running, 10) == after
+            for _ in range(2):
+                with pytest.raises(headrace.ClientError, match=r"cut at offset 5, .* up to 15 .*: seek to go on"):
+                    await read(strict, 1)
+            strict.seek(("cut", 0), 5)
+            assert await read(strict, 10) == after
+            async with headrace.Consumer("cut", **group) as again:
+                assert await read(again, 10) == after, "the committed offset 15 is not that of the log before"
+
+    grown.produce("cut", *[f"both {n}" for n in range(5)])
+    grown.kill(4)
+    grown.wait_isr("cut", 0, [keeper])
+    grown.produce("cut", *[f"lost {n}" for n in range(10)])
+    asyncio.run(asyncio.wait_for(work(), 90))
+    mend(grown)

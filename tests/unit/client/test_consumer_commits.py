@@ -14,9 +14,11 @@ from headrace.client.consume.places import Chunk, Place
 from headrace.client.consume.records import Record
 from headrace.client.consume.resets import read_reset
 from headrace.client.net.cluster import Cluster
+from headrace.protocol import messages as m
 from headrace.records.batch import BatchBuilder
 
 AT = ("t", 0)
+CUT_AT_3 = m.FetchResponse.EpochEndOffset(epoch=0, end_offset=3)
 
 
 class Offsets:
@@ -106,7 +108,7 @@ def test_a_log_that_is_cut_does_not_pass_what_is_being_worked_on() -> None:
         hand_out(core, place, 1)
         handed = hand_out(core, place, 4)
         handed.current = handed.records[-1]
-        core.fetcher._truncated(place, 3)
+        core.fetcher._diverged(place, CUT_AT_3)
         assert (place.passed, place.position, place.fetch_offset) == (1, 3, 3)
         await by_itself(core)
         await asyncio.gather(*core._commits)
@@ -122,7 +124,7 @@ def test_a_log_that_is_cut_takes_commits_back_with_it() -> None:
         hand_out(core, place, 5)
         core._pass()
         await core.commit()
-        core.fetcher._truncated(place, 3)
+        core.fetcher._diverged(place, CUT_AT_3)
         await by_itself(core)
         await asyncio.gather(*core._commits)
         assert offsets.commits == [5, 3]

@@ -325,6 +325,16 @@ class Consumer:
         core = self._running()
         return {TopicPartition(*at): core.handed_position(place) for at, place in core.fetcher.places.items()}
 
+    def leader_epochs(self, offsets: Mapping[Partition, int]) -> dict[TopicPartition, int]:
+        """The leader epochs of the records before these offsets, of those that this consumer has read: committed with
+        them, so that whoever goes on there notices a log that was cut (KIP-320)."""
+        found = (
+            self._core.epochs_of({(topic, index): offset for (topic, index), offset in offsets.items()})
+            if self._core
+            else {}
+        )
+        return {TopicPartition(*at): epoch for at, epoch in found.items()}
+
     # -- partitions
 
     async def assign(self, partitions: Iterable[Partition] | Mapping[Partition, int]) -> None:
@@ -382,9 +392,9 @@ class Consumer:
         core = self._running()
         wanted = self._these(partitions)
         found = await core._starts(frozenset((topic, index) for topic, index in wanted))
-        for at, offset in found.items():
-            core.seek(at, offset)
-        return {TopicPartition(*at): offset for at, offset in found.items()}
+        for at, (offset, leader_epoch) in found.items():
+            core.seek(at, offset, leader_epoch)
+        return {TopicPartition(*at): start.offset for at, start in found.items()}
 
     async def _seek_all(self, timestamp: int, partitions: tuple[Partition, ...]) -> dict[TopicPartition, int]:
         core = self._running()

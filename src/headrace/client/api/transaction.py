@@ -71,7 +71,8 @@ class Transaction:
             # What is sent without its offsets would be sent again by whoever has the partitions now.
             self._transactions.steps.spoil(error)
             raise
-        await self._offsets.commit(member, wanted)
+        epochs: Mapping[Any, int] = consumer.leader_epochs(wanted)
+        await self._offsets.commit(member, wanted, epochs)
 
     async def commit(self) -> None:
         """Commit before the end of the block. Raises what has spoilt the transaction."""

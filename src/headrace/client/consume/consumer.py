@@ -15,16 +15,17 @@ from headrace.client.admin.groups import TopicPartition
 from headrace.client.consume.fetcher import Fetcher, FetchOptions
 from headrace.client.consume.membership import Membership, matching, refresh_all
 from headrace.client.consume.offsets import EXPELLED, GroupOffsets, is_transient
-from headrace.client.consume.places import Chunk, Place
+from headrace.client.consume.places import Chunk, Place, Start
 from headrace.client.consume.records import Record, TopicPartition as NamedPartition
 from headrace.client.errors import ClientError, RequestFailed, RequestTimedOut
-from headrace.client.net.cluster import NO_TOPIC, Cluster
+from headrace.client.net.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, NO_TOPIC, Cluster, may_pass
 from headrace.errors import Err
 
 log = logging.getLogger(__name__)
 
 IDLE_S = 1.0
 """A wait ends at least so often, to see to what is due by itself."""
+CATCH_UP_S_MAX = 10.0
 
 Callback = Callable[[frozenset[NamedPartition]], Any]
 
@@ -108,7 +109,7 @@ class ConsumerCore:
         self._by_hand: Callable[[], Awaitable[frozenset[TopicPartition]]] | None = None
         self._look_s = 0.0
         self._metadata_max_age_s = metadata_max_age_s
-        self._found: dict[TopicPartition, int] = {}
+        self._found: dict[TopicPartition, Start] = {}
         self._settled: frozenset[TopicPartition] | None = None
         """What the group wanted when this consumer last had just that, and nothing has changed since."""
 
@@ -244,6 +245,7 @@ class ConsumerCore:
         if handed is None:
             return
         place = handed.place
+        self.fetcher.moved[place.topic, place.partition] = None
         if place.seeks != handed.seeks:
             # The log was cut, or its start deleted, meanwhile: the position is where it goes on.
             place.passed = handed.position
@@ -273,11 +275,11 @@ class ConsumerCore:
         handed = self.handed
         return handed.position if handed is not None and handed.place is place else place.position
 
-    def seek(self, at: TopicPartition, offset: int) -> None:
+    def seek(self, at: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         place = self.place(at)
         if self.handed is not None and self.handed.place is place:
             self.handed = None
-        self.fetcher.seek(place, offset)
+        self.fetcher.seek(place, offset, leader_epoch)
         self.fetcher.launch()
 
     async def _become(self, wanted: frozenset[TopicPartition], given: Mapping[TopicPartition, int]) -> None:
@@ -291,11 +293,11 @@ class ConsumerCore:
             self._drop(gone)
         new = wanted - frozenset(places)
         if new:
-            starts = {at: given[at] for at in new if at in given}
+            starts = {at: Start(given[at]) for at in new if at in given}
             starts |= await self._starts(new - starts.keys())
             self._settled = None
-            for (topic, index), offset in starts.items():
-                self.fetcher.add(Place(topic, index, offset, self.cluster.topics[topic].topic_id))
+            for (topic, index), (offset, epoch) in starts.items():
+                self.fetcher.add(Place(topic, index, offset, self.cluster.topics[topic].topic_id, epoch))
             self._note_committed(new)
             await self._listeners.assigned(new)
 
@@ -327,8 +329,8 @@ class ConsumerCore:
             ids = dict(member.topic_ids)
             starts = await self._starts(new)
             if self._expulsions == member.expulsions:
-                for (topic, index), offset in starts.items():
-                    self.fetcher.add(Place(topic, index, offset, ids[topic]))
+                for (topic, index), (offset, epoch) in starts.items():
+                    self.fetcher.add(Place(topic, index, offset, ids[topic], epoch))
                 self._note_committed(new)
                 await self._listeners.assigned(new)
         if places.keys() == wanted:
@@ -344,18 +346,46 @@ class ConsumerCore:
         for at in partitions:
             self.fetcher.drop(at)
 
-    async def _starts(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = {}
+    async def _starts(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Start]:
+        found: dict[TopicPartition, Start] = {}
         if self._offsets is not None:
-            found = await self._offsets.committed(partitions, stable=self.fetcher.options.read_committed)
+            found = await self._offsets.starts(partitions, stable=self.fetcher.options.read_committed)
+            found = await self._caught_up(found)
         self._found = found
         missing = [at for at in partitions if at not in found]
-        return found | await self.fetcher.reset_offsets(missing)
+        return found | {at: Start(offset) for at, offset in (await self.fetcher.reset_offsets(missing)).items()}
+
+    async def _caught_up(self, found: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        """Wait until the leaders are known that the committed records came from, or later ones.
+
+        One that was deposed, and does not know it yet, may lack those records: it would say that the offset is out of
+        range, and the partition would be read from its start again.
+        """
+        loop = asyncio.get_running_loop()
+        deadline, pause_s = loop.time() + CATCH_UP_S_MAX, BACKOFF_S_MIN
+        while behind := {at for at, start in found.items() if self._leader_epoch(at) < start.leader_epoch}:
+            if loop.time() >= deadline:
+                # Another topic has taken the name, or a broker is behind for very long.
+                log.warning("no leader is known that is as new as the offsets committed in %s", sorted(behind))
+                return found | {at: Start(found[at].offset) for at in behind}
+            try:
+                await self.cluster.refresh({topic for topic, _ in behind})
+            except ClientError as error:
+                if not may_pass(error):
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, BACKOFF_S_MAX)
+        return found
+
+    def _leader_epoch(self, at: TopicPartition) -> int:
+        topic = self.cluster.topics.get(at[0])
+        row = topic.partitions.get(at[1]) if topic is not None else None
+        return row.leader_epoch if row is not None else -1
 
     def _note_committed(self, partitions: Iterable[TopicPartition]) -> None:
         for at in partitions:
             if at in self._found and at in self.fetcher.places:
-                self.fetcher.places[at].committed = self._found[at]
+                self.fetcher.places[at].committed = self._found[at].offset
 
     # -- committing
 
@@ -363,7 +393,12 @@ class ConsumerCore:
         """How far each partition was handed out, or only passed; those whose commit would say nothing new are left
         out. What is only passed does not set back what the caller has committed already, unless it went back."""
         found: dict[TopicPartition, int] = {}
-        for at, place in self.fetcher.places.items():
+        moved = self.fetcher.moved
+        for at in [*moved]:
+            place = self.fetcher.places.get(at)
+            if place is None or (place.is_settled and self.handed_position(place) == place.position):
+                del moved[at]
+                continue
             offset = self.handed_position(place) if handed else place.passed
             is_back = not handed and place.committed is not None and offset < place.committed
             if place.committed != offset and not is_back:
@@ -399,14 +434,23 @@ class ConsumerCore:
             return
         assert self._offsets is not None
         places = self.fetcher.places
-        epochs = {at: places[at].leader_epoch for at in wanted if at in places}
-        ids: dict[str, bytes] = {} if self.membership is None else dict(self.membership.topic_ids)
-        ids |= {at[0]: place.topic_id for at, place in places.items()}
-        seeks = {at: places[at].seeks for at in wanted if at in places}
+        here = {at: place for at in wanted if (place := places.get(at)) is not None}
+        named = {} if self.membership is None else self.membership.topic_ids
+        ids = {topic: named[topic] for topic, _ in wanted if topic in named}
+        ids |= {at[0]: place.topic_id for at, place in here.items()}
+        seeks = {at: place.seeks for at, place in here.items()}
+        epochs = self.epochs_of(wanted)
         await self._offsets.commit(wanted, epochs, ids, metadata, check_member=lambda: self.check_member(expulsions))
         for at, offset in wanted.items():
             if (place := places.get(at)) is not None and place.seeks == seeks.get(at):
                 place.committed = offset
+                self.fetcher.moved[at] = None
+
+    def epochs_of(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The leader epochs of the records before these offsets, of those that are known."""
+        places = self.fetcher.places
+        found = {at: places[at].epoch_before(offset) for at, offset in offsets.items() if at in places}
+        return {at: epoch for at, epoch in found.items() if epoch >= 0}
 
     def commit_soon(self, offsets: Mapping[TopicPartition, int] | None = None) -> "asyncio.Task[None]":
         """Commit without waiting, in the order of calls. A failure that nobody awaits is raised by the next read."""

@@ -100,8 +100,11 @@ class Fetcher:
 
     def __init__(self, cluster: Cluster, on_news: Callable[[], None], options: FetchOptions) -> None:
         self.places: dict[TopicPartition, Place] = {}
-        self.failure: ClientError | None = None
         self.options = options
+        self.moved: dict[TopicPartition, None] = {}
+        """All partitions of which something may have to be committed are among these."""
+        self._failure: ClientError | None = None
+        self._failed: dict[TopicPartition, Place] = {}
         self._cluster = cluster
         self._admin = Admin(cluster=cluster)
         self._on_news = on_news
@@ -126,6 +129,13 @@ class Fetcher:
         self.places.clear()
         self._queue.clear()
 
+    @property
+    def failure(self) -> ClientError | None:
+        """Why nothing more is fetched: at all, or of a partition until somebody seeks there or gives it up."""
+        if self._failure is None and self._failed:
+            return next(iter(self._failed.values())).failure
+        return self._failure
+
     # -- places
 
     def add(self, place: Place) -> None:
@@ -136,10 +146,12 @@ class Fetcher:
         place = self.places.pop(at, None)
         if place is not None:
             self._buffered_bytes -= place.seek(place.position)
+            self._failed.pop(at, None)
             self._touch(place)
 
-    def seek(self, place: Place, offset: int) -> None:
-        self._buffered_bytes -= place.seek(offset)
+    def seek(self, place: Place, offset: int, leader_epoch: int = -1) -> None:
+        self._buffered_bytes -= place.seek(offset, leader_epoch)
+        self._failed.pop((place.topic, place.partition), None)
         self._touch(place)
 
     def reset(self, place: Place, offset: int) -> None:
@@ -158,8 +170,10 @@ class Fetcher:
             self._enqueue(place)
 
     def _touch(self, place: Place) -> None:
-        """What is to be fetched of it, or from whom, may be another from now on."""
-        self._routes.touch((place.topic, place.partition))
+        """What is to be fetched of it, from whom, or what there is to commit may be another from now on."""
+        at = place.topic, place.partition
+        self._routes.touch(at)
+        self.moved[at] = None
 
     def _enqueue(self, place: Place) -> None:
         if not place.in_queue:
@@ -250,11 +264,12 @@ class Fetcher:
         row = self._row(at, place)
         if row is None:
             return NO_LEADER
-        if place.replica >= 0:
+        if place.replica >= 0 and not place.must_be_checked(row.leader_epoch):
             if place.replica in row.isr and asyncio.get_running_loop().time() < place.replica_until_s:
                 self._routes.due_s = min(self._routes.due_s, place.replica_until_s)
                 return place.replica
             place.replica = -1
+        # Only a leader can tell whether its log has what was fetched: another replica may just be behind.
         return row.leader
 
     def _row(self, at: TopicPartition, place: Place) -> Partition | None:
@@ -273,9 +288,9 @@ class Fetcher:
             if error.error in LOOK_AGAIN or error.error.retriable or error.error is Err.BROKER_NOT_AVAILABLE:
                 await self._look_again(route.partitions)
             else:
-                self.failure = error
+                self._failure = error
         except SecurityFailed as error:
-            self.failure = error
+            self._failure = error
         except ClientError:
             self._reset_session(node)
             self._leave_replica(route.partitions)
@@ -283,7 +298,7 @@ class Fetcher:
         finally:
             del self._under_way[node]
             self._on_news()
-        if self.failure is None:
+        if self._failure is None:
             self.launch()
 
     def _reset_session(self, node: int) -> None:
@@ -330,19 +345,35 @@ class Fetcher:
         check(answer.error_code, f"fetch from broker {node}")
         session.answered(answer.session_id)
         await self._read(node, answer, known, names)
+        self._note_checked(question, answer, names)
+
+    def _note_checked(self, question: Question, answer: m.FetchResponse, names: Mapping[bytes, str]) -> None:
+        """What was to be checked and is left out of the answer is whole: else there would be something to say."""
+        checks = {at: one for at, one in question.asked.items() if one.last_epoch >= 0}
+        if not checks:
+            return
+        for topic in answer.responses:
+            name = topic.topic or names.get(topic.topic_id, "")
+            for row in topic.partitions:
+                checks.pop((name, row.partition_index), None)
+        for at, one in checks.items():
+            place = self.places.get(at)
+            if place is not None and _is_of(one, place):
+                place.checked_epoch = max(place.checked_epoch, one.leader_epoch)
 
     def _wanted(self, at: TopicPartition) -> Wanted | None:
         place = self.places[at]
         row = self._row(at, place)
         if row is None:
             return None
-        # A new leader may have cut what was read: it says so when told the epoch of the last record (KIP-320).
-        is_new = place.fetched_epoch >= 0 and row.leader_epoch > place.fetched_epoch
-        last_epoch = place.leader_epoch if is_new else -1
+        # A new leader may have cut what was fetched: it says so when told the epoch of the last record (KIP-320).
+        last_epoch = place.epochs.last if place.must_be_checked(row.leader_epoch) else -1
         return Wanted(place.topic_id, place.fetch_offset, row.leader_epoch, last_epoch)
 
     def _request(self, question: Question) -> m.FetchRequest:
         kind = m.FetchRequest
+        # Who names a nearer replica does not look whether its own log was cut.
+        checks = any(one.last_epoch >= 0 for one in question.asked.values())
         topics: dict[tuple[str, bytes], m.FetchRequest.FetchTopic] = {}
         for at, one in question.asked.items():
             topic, index = at
@@ -374,7 +405,7 @@ class Fetcher:
             session_epoch=question.epoch,
             topics=list(topics.values()),
             forgotten_topics_data=list(forgotten.values()),
-            rack_id=self.options.rack,
+            rack_id="" if checks else self.options.rack,
         )
 
     # -- answers
@@ -395,30 +426,41 @@ class Fetcher:
                 if row.error_code in LOOK_AGAIN:
                     place.replica = -1
                     look_again.append(at)
-                elif row.error_code == Err.OFFSET_OUT_OF_RANGE:
-                    await self._out_of_range(node, at, place)
-                else:
-                    check(row.error_code, f"fetch from {name}-{row.partition_index} at offset {place.fetch_offset}")
-                    self._take_row(at, place, row, asked)
+                    continue
+                try:
+                    if row.error_code == Err.OFFSET_OUT_OF_RANGE:
+                        await self._out_of_range(node, at, place)
+                    else:
+                        check(row.error_code, f"fetch from {name}-{row.partition_index} at offset {place.fetch_offset}")
+                        self._take_row(at, place, row, asked)
+                except RequestFailed as error:
+                    # The others of this answer are read all the same.
+                    if error.error.retriable or self.places.get(at) is not place:
+                        raise
+                    place.failure, self._failed[at] = error, place
         if look_again:
             await self._look_again(look_again)
 
     def _take_row(self, at: TopicPartition, place: Place, row: m.FetchResponse.PartitionData, asked: Wanted) -> None:
+        if row.diverging_epoch.end_offset >= 0:
+            self._diverged(place, row.diverging_epoch)
+            return
+        place.checked_epoch = max(place.checked_epoch, asked.leader_epoch)
         if row.preferred_read_replica >= 0:
             place.replica = row.preferred_read_replica
             place.replica_until_s = asyncio.get_running_loop().time() + self.options.replica_age_s
             return
-        if row.diverging_epoch.end_offset >= 0:
-            self._truncated(place, row.diverging_epoch.end_offset)
-            return
-        place.fetched_epoch = asked.leader_epoch
         place.end_offset = row.last_stable_offset if self.options.read_committed else row.high_watermark
         place.log_start = row.log_start_offset
         records = row.records if row.records is not None else b""
         if not len(records):
             return
         start = place.fetch_offset
-        end = max((header.end_offset for _, header in iter_headers(records)), default=start)
+        end, epochs = start, place.epochs
+        for _, header in iter_headers(records):
+            end = header.end_offset
+            if header.leader_epoch != epochs.last:
+                epochs.note(header.base_offset, header.leader_epoch)
         if end <= start:
             self._grow(at, place)
             return
@@ -442,18 +484,17 @@ class Fetcher:
         self._partition_bytes[at] = size * GROWTH
         self._sessions.clear()
 
-    def _truncated(self, place: Place, end_offset: int) -> None:
-        """Records that were read are no longer in the log: an unclean election has lost them."""
-        name = f"{place.topic}-{place.partition}"
-        if self.options.reset.is_none:
-            raise RequestFailed(
-                name,
-                Err.OFFSET_OUT_OF_RANGE,
-                f"the log was cut at offset {end_offset}, and records up to {place.position} were read: seek to go on",
-            )
-        log.warning("%s was cut at offset %d; %d was next, reading on from there", name, end_offset, place.position)
-        self.reset(place, min(place.position, end_offset))
-        place.fetched_epoch = -1
+    def _diverged(self, place: Place, leader: m.FetchResponse.EpochEndOffset) -> None:
+        """What was fetched is not all in this leader's log: an unclean election has lost records."""
+        end_offset = place.epochs.shared_end(leader.epoch, leader.end_offset)
+        name, position = f"{place.topic}-{place.partition}", place.position
+        if end_offset < position:
+            cut = f"the log was cut at offset {end_offset}, and records up to {position} were read"
+            if self.options.reset.is_none:
+                raise RequestFailed(name, Err.OFFSET_OUT_OF_RANGE, f"{cut}: seek to go on")
+            log.warning("%s: %s; reading on from the cut", name, cut)
+        # What was fetched and not handed out yet is fetched again, or checked further back.
+        self.reset(place, min(position, end_offset))
 
     async def _out_of_range(self, node: int, at: TopicPartition, place: Place) -> None:
         if place.replica == node:
@@ -466,7 +507,10 @@ class Fetcher:
             return
         topic, index = at
         if self.options.reset.is_none:
-            message = f"offset {place.position} is not there any more, or not yet, and no auto_offset_reset is set"
+            message = (
+                f"offset {place.position} is not there any more, or not yet, and no auto_offset_reset is set: "
+                "seek to go on"
+            )
             raise RequestFailed(f"{topic}-{index}", Err.OFFSET_OUT_OF_RANGE, message)
         before = place.position
         found = await self.reset_offset(at)

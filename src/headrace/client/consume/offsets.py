@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from headrace.client.admin.admin import only
 from headrace.client.admin.groups import BY_NAME_VERSION, SEVERAL_GROUPS_VERSION, TopicPartition
+from headrace.client.consume.places import Start
 from headrace.client.errors import ClientError, RequestFailed, SecurityFailed, UnsupportedApi, check
 from headrace.client.net.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, NO_TOPIC_ID, Cluster
 from headrace.client.net.connection import Connection
@@ -121,13 +122,17 @@ class GroupOffsets:
 
     async def committed(self, partitions: Iterable[TopicPartition], *, stable: bool) -> dict[TopicPartition, int]:
         """Committed offsets of those partitions that have one. With `stable`, waits for open transactions' commits."""
+        return {at: start.offset for at, start in (await self.starts(partitions, stable=stable)).items()}
+
+    async def starts(self, partitions: Iterable[TopicPartition], *, stable: bool) -> dict[TopicPartition, Start]:
+        """As `committed`, with the leader epochs that were committed."""
         kind = m.OffsetFetchRequest
         topics: dict[str, list[int]] = {}
         for topic, index in sorted(partitions):
             topics.setdefault(topic, []).append(index)
         rows = [kind.OffsetFetchRequestTopics(name=name, partition_indexes=found) for name, found in topics.items()]
 
-        async def ask(connection: Connection) -> dict[TopicPartition, int]:
+        async def ask(connection: Connection) -> dict[TopicPartition, Start]:
             if connection.version_of(ApiKey.OFFSET_FETCH) < SEVERAL_GROUPS_VERSION:
                 raise UnsupportedApi(f"the broker at {connection.peer} is too old for this consumer's protocol")
             group = kind.OffsetFetchRequestGroup(group_id=self.group_id, topics=rows)
@@ -148,7 +153,9 @@ class GroupOffsets:
                 for part in topic.partitions:
                     check(part.error_code, f"offset of group {self.group_id!r} in {topic.name}-{part.partition_index}")
                     if part.committed_offset >= 0:
-                        found[topic.name, part.partition_index] = part.committed_offset
+                        found[topic.name, part.partition_index] = Start(
+                            part.committed_offset, part.committed_leader_epoch
+                        )
             return found
 
         return await self.patiently(ask)

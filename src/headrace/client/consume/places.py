@@ -2,12 +2,22 @@
 
 from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
+from headrace.client.consume.epochs import UNKNOWN, FetchedEpochs
 from headrace.client.consume.records import Record
+from headrace.client.errors import ClientError
 from headrace.errors import KafkaError
 
 CHUNKS_MAX = 2
 """Answers that wait for each partition: the next is fetched while one is worked on."""
+
+
+class Start(NamedTuple):
+    """Where a partition is read from, and the leader epoch of the record before, where that is known."""
+
+    offset: int
+    leader_epoch: int = UNKNOWN
 
 
 class Chunk:
@@ -31,17 +41,17 @@ class Place:
     """One partition: `position` is the offset of the next record to be handed out."""
 
     __slots__ = (
-        "_epoch",
         "_ready",
         "_ready_at",
+        "checked_epoch",
         "chunks",
         "committed",
         "end_offset",
+        "epochs",
+        "failure",
         "fetch_offset",
-        "fetched_epoch",
         "in_queue",
         "is_paused",
-        "leader_epoch",
         "log_start",
         "partition",
         "passed",
@@ -53,7 +63,7 @@ class Place:
         "topic_id",
     )
 
-    def __init__(self, topic: str, partition: int, position: int, topic_id: bytes) -> None:
+    def __init__(self, topic: str, partition: int, position: int, topic_id: bytes, leader_epoch: int = UNKNOWN) -> None:
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
@@ -65,10 +75,11 @@ class Place:
         """None: not known, or the position was moved since, so that a commit may go back."""
         self.seeks = 0
         """How often the position was moved: a commit that was under way then says nothing of where it is now."""
-        self.leader_epoch = -1
-        """Of the last record that was handed out."""
-        self.fetched_epoch = -1
-        """The leader epoch of the last fetch that was answered: with another, the log may have been cut since."""
+        self.epochs = FetchedEpochs(position, leader_epoch)
+        self.checked_epoch = -1
+        """The epoch of the last leader that has all that was fetched: in a later one's log it may be cut."""
+        self.failure: ClientError | None = None
+        """Why it cannot be read on, until somebody seeks."""
         self.fetch_offset = position
         self.end_offset = -1
         """Where the partition ended at the last fetch: the high watermark, or the last stable offset."""
@@ -82,11 +93,10 @@ class Place:
         self.chunks: deque[Chunk] = deque()
         self._ready: list[Record] = []
         self._ready_at = 0
-        self._epoch = -1
 
     @property
     def wants_more(self) -> bool:
-        return len(self.chunks) < CHUNKS_MAX and not self.is_paused
+        return len(self.chunks) < CHUNKS_MAX and not self.is_paused and self.failure is None
 
     @property
     def has_records(self) -> bool:
@@ -102,10 +112,24 @@ class Place:
     def lag(self) -> int:
         return max(0, self.end_offset - self.position)
 
-    def seek(self, offset: int) -> int:
+    @property
+    def is_settled(self) -> bool:
+        """Whether a commit would say nothing new, and will not before something is handed out or moved."""
+        return self.committed == self.position == self.passed
+
+    def epoch_before(self, offset: int) -> int:
+        """The leader epoch of the record before an offset that was fetched; -1 where it is not known."""
+        return self.epochs.before(offset) if offset <= self.fetch_offset else UNKNOWN
+
+    def must_be_checked(self, leader_epoch: int) -> bool:
+        """Whether this leader may not have what was fetched from another, and can tell."""
+        return leader_epoch > self.checked_epoch and self.epochs.last >= 0
+
+    def seek(self, offset: int, leader_epoch: int = UNKNOWN) -> int:
         """Go on from any offset, as the caller wishes, and return how many bytes were let go of. What is under way
         comes too late."""
-        self.passed, self.committed = offset, None
+        self.passed, self.committed, self.failure = offset, None, None
+        self.epochs, self.checked_epoch = FetchedEpochs(offset, leader_epoch), -1
         return self._move(offset)
 
     def reset(self, offset: int) -> int:
@@ -113,13 +137,16 @@ class Place:
         self.passed = offset if self.passed == self.position else min(self.passed, offset)
         if offset < self.position:
             self.committed = None
+        if offset <= self.fetch_offset:
+            self.epochs.cut(offset)
+        else:
+            self.epochs = FetchedEpochs(offset)
         return self._move(offset)
 
     def _move(self, offset: int) -> int:
         freed = sum(chunk.size_bytes for chunk in self.chunks)
         self.position = self.fetch_offset = offset
         self.seeks += 1
-        self.leader_epoch = self._epoch = -1
         self.chunks.clear()
         self._ready, self._ready_at = [], 0
         return freed
@@ -143,7 +170,6 @@ class Place:
                 taken = ready if whole else ready[at : at + limit]
                 self._ready_at = at + len(taken)
                 self.position = taken[-1].offset + 1
-                self.leader_epoch = self._epoch
                 return taken, freed
             if not self.chunks:
                 return [], freed
@@ -159,7 +185,7 @@ class Place:
                 self.chunks.popleft()
                 self._ready, self._ready_at = [], 0
             else:
-                self._epoch, self._ready = step
+                _, self._ready = step
                 self._ready_at = 0
 
     def give_back(self, records: list[Record]) -> None:

@@ -227,7 +227,8 @@ class Cluster:
         self.looks += bool(answer.topics)
         for row in answer.topics:
             if row.error_code == 0:
-                self.topics[row.name or ""] = topic_from(row)
+                name = row.name or ""
+                self.topics[name] = _newest(topic_from(row), self.topics.get(name))
             else:
                 self.topics.pop(row.name or "", None)
 
@@ -347,6 +348,18 @@ def is_retriable(error: ClientError) -> bool:
 def may_pass(error: ClientError) -> bool:
     """Whether time may cure it: all that a retry does, and brokers that are away or just starting."""
     return is_retriable(error) or isinstance(error, BrokerUnreachable | NotKafka | RequestTimedOut)
+
+
+def _newest(told: Topic, known: Topic | None) -> Topic:
+    """Keep the partitions of which newer leaders were known already: a broker may be behind, and name deposed ones."""
+    if known is None or known.topic_id != told.topic_id or told.topic_id == NO_TOPIC_ID:
+        return told
+    newer = {
+        index: row
+        for index, row in known.partitions.items()
+        if index in told.partitions and 0 <= told.partitions[index].leader_epoch < row.leader_epoch
+    }
+    return msgspec.structs.replace(told, partitions={**told.partitions, **newer}) if newer else told
 
 
 def topic_from(row: m.MetadataResponse.MetadataResponseTopic) -> Topic:

@@ -35,8 +35,16 @@ class TransactionOffsets:
         self._groups = Coordinators(cluster, GROUP, "group")
         self._coordinators = Coordinators(cluster, TRANSACTION, "transactional id")
 
-    async def commit(self, member: GroupMetadata, offsets: Mapping[TopicPartition, int]) -> None:
-        """The group's when the transaction commits. Raises ClientError, after which it can only be aborted."""
+    async def commit(
+        self,
+        member: GroupMetadata,
+        offsets: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """The group's when the transaction commits. Raises ClientError, after which it can only be aborted.
+
+        `epochs` are those of the records before the offsets, where they are known.
+        """
         steps = self._transactions.steps
         steps.check_open()
         if not offsets:
@@ -51,7 +59,9 @@ class TransactionOffsets:
             # The group's partition of offsets belongs to the transaction now; which one it is, brokers know.
             steps.added([(f"offsets of group {member.group}", -1)])
             await self._groups.ask(
-                member.group, lambda connection: self._commit(connection, member, offsets), can_retry=may_pass
+                member.group,
+                lambda connection: self._commit(connection, member, offsets, epochs or {}),
+                can_retry=may_pass,
             )
         except ClientError as error:
             steps.spoil(error)
@@ -71,13 +81,20 @@ class TransactionOffsets:
         check(answer.error_code, f"adding the offsets of group {group!r} to the transaction")
 
     async def _commit(
-        self, connection: Connection, member: GroupMetadata, offsets: Mapping[TopicPartition, int]
+        self,
+        connection: Connection,
+        member: GroupMetadata,
+        offsets: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int],
     ) -> None:
         kind = m.TxnOffsetCommitRequest
         topics: dict[str, list[m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]] = {}
         for (topic, index), offset in sorted(offsets.items()):
             row = kind.TxnOffsetCommitRequestPartition(
-                partition_index=index, committed_offset=offset, committed_metadata=""
+                partition_index=index,
+                committed_offset=offset,
+                committed_leader_epoch=epochs.get((topic, index), -1),
+                committed_metadata="",
             )
             topics.setdefault(topic, []).append(row)
         producer = self._transactions.producer
