@@ -13,6 +13,7 @@ from headrace.platform import IS_PORTABLE
 from tests.broker.support import PATIENCE_S, create_topic, end_offset, produce, read_log
 from tests.compat.process import HeadraceProcess
 from tests.compat.raw import Connection
+from tests.librdkafka import STEADY
 from tests.simulation.ext4 import fill
 from tests.waiting import eventually
 
@@ -112,8 +113,8 @@ def test_below_its_reserve_a_broker_refuses_records_and_goes_on_with_all_else(tm
         process.restart()
         create_topic(process.port, "t")
         bootstrap = f"127.0.0.1:{process.port}"
-        producer = confluent.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
-        consumer = confluent.Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "log_level": 0})
+        producer = confluent.Producer({**STEADY, "bootstrap.servers": bootstrap, "log_level": 0})
+        consumer = confluent.Consumer({**STEADY, "bootstrap.servers": bootstrap, "group.id": "g", "log_level": 0})
         delivered: list[int] = []
 
         def told(error: confluent.KafkaError | None, message: confluent.Message) -> None:

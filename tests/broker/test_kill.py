@@ -13,6 +13,7 @@ import pytest
 from tests.broker.support import PATIENCE_S, create_topic, end_offset, produce, read_log
 from tests.compat.process import HeadraceProcess
 from tests.compat.raw import Closed, Connection
+from tests.librdkafka import STEADY
 from tests.waiting import eventually
 
 PARTITIONS = 3
@@ -68,7 +69,7 @@ class Idempotent(threading.Thread):
         self.stopping = threading.Event()
         self.producer = confluent_kafka.Producer(
             {
-                "bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 1,
+                **STEADY, "bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 1,
                 "message.timeout.ms": 120_000, "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 100,
                 "retry.backoff.ms": 20, "log_level": 0, "logger": _Silent(),
             }

@@ -25,6 +25,7 @@ from headrace.records.batch import check_stored
 from headrace.records.layout import iter_headers
 from headrace.records.reader import read_records
 from headrace.testing.cluster import TestCluster
+from tests.librdkafka import STEADY
 
 T = TypeVar("T")
 
@@ -116,7 +117,7 @@ class Writer:
 class ConfluentWriter(Writer):
     def _write(self) -> None:
         producer = confluent.Producer(
-            {"bootstrap.servers": self.bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 1,
+            {**STEADY, "bootstrap.servers": self.bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 1,
              "log_level": 0, "message.timeout.ms": 60_000, **self.settings}
         )  # fmt: skip
 
@@ -190,7 +191,7 @@ class Reader:
         self._stop = threading.Event()
         self._error: BaseException | None = None
         settings = {
-            "bootstrap.servers": bootstrap, "group.id": f"reader-{topic}", "enable.auto.commit": False,
+            **STEADY, "bootstrap.servers": bootstrap, "group.id": f"reader-{topic}", "enable.auto.commit": False,
             "auto.offset.reset": "error", "log_level": 0, "fetch.wait.max.ms": 100,
         }  # fmt: skip
         self._consumer = confluent.Consumer(settings)

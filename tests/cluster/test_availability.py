@@ -14,6 +14,7 @@ from headrace.client.errors import ClientError
 from headrace.testing.cluster import TestCluster
 from tests.cluster.conftest import QUICK, mend
 from tests.cluster.history import ConfluentWriter, assert_replicas_identical, judge, read_log
+from tests.librdkafka import STEADY
 
 
 def produce_error(
@@ -22,7 +23,7 @@ def produce_error(
     """The error of one record, sent once."""
     found: list[confluent.KafkaError | None] = []
     producer = confluent.Producer(
-        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "retries": 0, "enable.idempotence": False,
+        {**STEADY, "bootstrap.servers": cluster.bootstrap, "acks": "all", "retries": 0, "enable.idempotence": False,
          "log_level": 0,
          "message.timeout.ms": 20_000, **settings}
     )  # fmt: skip

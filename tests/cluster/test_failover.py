@@ -18,6 +18,7 @@ from tests.cluster.history import (
     judge,
     read_log,
 )
+from tests.librdkafka import STEADY
 
 PARTITIONS = 2
 SOME = 150
@@ -169,12 +170,12 @@ def test_two_leaders_lost_one_after_the_other(cluster: TestCluster) -> None:
 
 def test_a_group_keeps_its_offsets_when_its_coordinator_dies(cluster: TestCluster) -> None:
     cluster.create_topic("grouped", 1, 3)
-    producer = confluent.Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
+    producer = confluent.Producer({**STEADY, "bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
     for number in range(100):
         producer.produce("grouped", b"%d" % number)
     assert producer.flush(30) == 0
     settings = {
-        "bootstrap.servers": cluster.bootstrap, "group.id": "survivors", "auto.offset.reset": "earliest",
+        **STEADY, "bootstrap.servers": cluster.bootstrap, "group.id": "survivors", "auto.offset.reset": "earliest",
         "log_level": 0,
         "enable.auto.commit": False, "session.timeout.ms": 30_000,
     }  # fmt: skip

@@ -15,6 +15,7 @@ from tests.cluster.command_line import headrace
 from tests.cluster.conftest import QUICK
 from tests.cluster.history import ConfluentWriter, Writer, assert_replicas_identical, judge, read_log
 from tests.cluster.zookeeper import CHROOT, ensemble
+from tests.librdkafka import STEADY
 
 pytestmark = pytest.mark.reference
 
@@ -58,7 +59,9 @@ def state(cluster: TestCluster) -> State:
 
 
 def member(bootstrap: str) -> confluent.Consumer:
-    return confluent.Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "enable.auto.commit": False})
+    return confluent.Consumer(
+        {**STEADY, "bootstrap.servers": bootstrap, "group.id": GROUP, "enable.auto.commit": False}
+    )
 
 
 def commit(bootstrap: str, offset: int) -> None:

@@ -17,6 +17,7 @@ from headrace.quorum.folder import Layout, format_folders
 from headrace.quorum.snapshots import Voter
 from headrace.storage.checkpoints import new_uuid
 from headrace.storage.files import RealDisk
+from tests.librdkafka import STEADY
 from tests.reference.apache import Unavailable, free_ports, random_cluster_id, run_tool, tool_command
 
 pytestmark = [pytest.mark.reference, pytest.mark.timeout(280)]
@@ -142,7 +143,7 @@ def create(mixed: Mixed, topic: str, assignment: str) -> None:
 
 
 def produce(mixed: Mixed, topic: str, values: range) -> None:
-    producer = Producer({"bootstrap.servers": mixed.bootstrap, "acks": "all", "enable.idempotence": True})
+    producer = Producer({**STEADY, "bootstrap.servers": mixed.bootstrap, "acks": "all", "enable.idempotence": True})
     failures: list[Any] = []
     for value in values:
         producer.produce(
@@ -157,6 +158,7 @@ def produce(mixed: Mixed, topic: str, values: range) -> None:
 def consume(mixed: Mixed, topic: str, count: int, group: str) -> list[int]:
     consumer = Consumer(
         {
+            **STEADY,
             "bootstrap.servers": mixed.bootstrap,
             "group.id": group,
             "auto.offset.reset": "earliest",

@@ -24,6 +24,7 @@ from headrace.client.raw import fetch
 from headrace.coordinator.records import decode_offset_commit
 from headrace.records.batch import iter_headers
 from headrace.records.reader import read_records
+from tests.librdkafka import STEADY
 
 KINDS = {
     "confluent-eager": ("confluent", "eager"),
@@ -63,7 +64,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
 def quiet_producer(bootstrap: str) -> Iterator[confluent.Producer]:
     # Idempotent: what a killed broker had written but not acknowledged must not come twice and shift the offsets.
     producer = confluent.Producer(
-        {"bootstrap.servers": bootstrap, "linger.ms": 2, "log_level": 0, "enable.idempotence": True}
+        {**STEADY, "bootstrap.servers": bootstrap, "linger.ms": 2, "log_level": 0, "enable.idempotence": True}
     )
     yield producer
     assert producer.flush(30) == 0, "records left undelivered"
@@ -224,7 +225,7 @@ def consume(
 ) -> confluent.Consumer:
     """A consumer that has read and committed `count` records, still a member."""
     config = {
-        "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+        **STEADY, "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
         "enable.auto.commit": False, "group.protocol": protocol, "log_level": 0,
     }  # fmt: skip
     consumer = confluent.Consumer(config)

@@ -11,6 +11,8 @@ import signal
 import sys
 from typing import Any
 
+from tests.librdkafka import STEADY
+
 STOP = False
 SESSION_MS = 4_000
 HEARTBEAT_MS = 300
@@ -59,9 +61,10 @@ def run_confluent(options: dict[str, Any], book: Book) -> None:
     import confluent_kafka as confluent
 
     config: dict[str, Any] = {
-        "bootstrap.servers": options["bootstrap"], "group.id": options["group"], "auto.offset.reset": "earliest",
-        "enable.auto.commit": False, "fetch.wait.max.ms": 50, "reconnect.backoff.max.ms": 200,
-        "log_level": 0, "retry.backoff.ms": 50, "topic.metadata.refresh.interval.ms": 1000,
+        **STEADY, "bootstrap.servers": options["bootstrap"], "group.id": options["group"],
+        "auto.offset.reset": "earliest", "enable.auto.commit": False, "fetch.wait.max.ms": 50,
+        "reconnect.backoff.max.ms": 200, "log_level": 0, "retry.backoff.ms": 50,
+        "topic.metadata.refresh.interval.ms": 1000,
     }  # fmt: skip
     if options["protocol"] == "consumer":
         config["group.protocol"] = "consumer"

@@ -8,6 +8,7 @@ import confluent_kafka as confluent
 import pytest
 
 from headrace.testing.cluster import TestCluster
+from tests.librdkafka import STEADY
 from tests.waiting import eventually
 
 PATIENCE_S = 60.0
@@ -22,7 +23,7 @@ def cluster() -> Iterator[TestCluster]:
 def test_a_producer_follows_a_leader_that_moves(cluster: TestCluster) -> None:
     cluster.create_topic("moving")
     before = cluster.leader_of("moving")
-    producer = confluent.Producer({"bootstrap.servers": cluster.bootstrap, "retry.backoff.ms": 20})
+    producer = confluent.Producer({**STEADY, "bootstrap.servers": cluster.bootstrap, "retry.backoff.ms": 20})
     told: list[Any] = []
 
     def send(value: bytes) -> None:

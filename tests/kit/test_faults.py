@@ -19,6 +19,7 @@ from headrace.protocol.schema import StructSpec
 from headrace.testing.broker import TestBroker
 from headrace.testing.faults.error_answers import ERRORS, error_answer
 from headrace.testing.records import TooFewRecords
+from tests.librdkafka import STEADY
 from tests.waiting import run
 
 PATIENCE_S = 60.0
@@ -38,7 +39,13 @@ def broker(shared: TestBroker) -> Iterator[TestBroker]:
 
 def producer(broker: TestBroker, **options: Any) -> confluent.Producer:
     return confluent.Producer(
-        {"bootstrap.servers": broker.bootstrap, "retry.backoff.ms": 20, "retry.backoff.max.ms": 100, **options}
+        {
+            **STEADY,
+            "bootstrap.servers": broker.bootstrap,
+            "retry.backoff.ms": 20,
+            "retry.backoff.max.ms": 100,
+            **options,
+        }
     )
 
 
@@ -78,7 +85,7 @@ def test_a_consumer_goes_on_behind_refused_fetches(broker: TestBroker) -> None:
     broker.produce("read", b"a", b"b")
     fault = broker.inject("Fetch", error="NOT_LEADER_OR_FOLLOWER", times=3)
     consumer = confluent.Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": "read", "auto.offset.reset": "earliest"}
+        {**STEADY, "bootstrap.servers": broker.bootstrap, "group.id": "read", "auto.offset.reset": "earliest"}
     )
     consumer.subscribe(["read"])
     got = [message.value() for message in consumer.consume(2, PATIENCE_S)]

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 import confluent_kafka as confluent
 
+from tests.librdkafka import STEADY
+
 PATIENCE_S = 60
 
 
@@ -18,7 +20,7 @@ def produce(
         assert error is None, error
         told.append((message.partition(), message.offset()))
 
-    producer = confluent.Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
+    producer = confluent.Producer({**STEADY, "bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
     for value in values:
         producer.produce(topic, value, key, partition, callback=note)
         producer.poll(0)
@@ -29,8 +31,8 @@ def produce(
 def consumer(bootstrap: str, group: str, **settings: object) -> confluent.Consumer:
     return confluent.Consumer(
         {
-            "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0,
-            "enable.auto.commit": False, **settings,
+            **STEADY, "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+            "log_level": 0, "enable.auto.commit": False, **settings,
         }
     )  # fmt: skip
 

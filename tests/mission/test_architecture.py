@@ -11,6 +11,7 @@ import pytest
 
 from headrace.testing.cluster import TestCluster
 from tests.cluster.command_line import headrace
+from tests.librdkafka import STEADY
 from tests.mission.conftest import SETTINGS
 from tests.mission.records import produce
 from tests.waiting import eventually
@@ -72,7 +73,14 @@ def produce_once(bootstrap: str, topic: str, value: bytes) -> None:
     """Without sending again. Raises what the broker said."""
     failed: list[confluent.KafkaError] = []
     producer = confluent.Producer(
-        {"bootstrap.servers": bootstrap, "acks": "all", "retries": 0, "message.timeout.ms": 8_000, "log_level": 0}
+        {
+            **STEADY,
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "retries": 0,
+            "message.timeout.ms": 8_000,
+            "log_level": 0,
+        }
     )
     producer.produce(topic, value, callback=lambda error, message: failed.append(error) if error else None)
     producer.flush(60)

@@ -18,6 +18,7 @@ from typing import Any
 import aiokafka
 import confluent_kafka as confluent
 
+from tests.librdkafka import STEADY
 from tests.reference.apache import tool_command
 
 Place = tuple[str, int]
@@ -138,7 +139,7 @@ class ConfluentWriter(Writer):
     """librdkafka. `settings` decide whether it is idempotent; by default it is not."""
 
     def work(self) -> None:
-        producer = confluent.Producer({"bootstrap.servers": self.bootstrap, "log_level": 0, **self.settings})
+        producer = confluent.Producer({**STEADY, "bootstrap.servers": self.bootstrap, "log_level": 0, **self.settings})
         self.idempotent = bool(self.settings.get("enable.idempotence"))
         for number, (topic, partition), value in self.numbers():
             began = time.monotonic()
@@ -263,7 +264,7 @@ class Follower(Actor):
     def _follow(self, following: dict[Place, int]) -> None:
         """Until told to stop, or until nothing has come for so long that a new consumer is better."""
         consumer = confluent.Consumer(
-            {"bootstrap.servers": self.bootstrap, "group.id": "unused", "enable.auto.commit": False,
+            {**STEADY, "bootstrap.servers": self.bootstrap, "group.id": "unused", "enable.auto.commit": False,
              "auto.offset.reset": "error", "log_level": 0, "fetch.wait.max.ms": 100}
         )  # fmt: skip
         self.abandoned.append(consumer)
@@ -310,7 +311,7 @@ class ConfluentMember(Actor):
                     self.readings.committed((at.topic, at.partition), at.offset)
 
         consumer = confluent.Consumer(
-            {"bootstrap.servers": self.bootstrap, "group.id": self.group, "enable.auto.commit": False,
+            {**STEADY, "bootstrap.servers": self.bootstrap, "group.id": self.group, "enable.auto.commit": False,
              "auto.offset.reset": "earliest", "session.timeout.ms": 10_000, "max.poll.interval.ms": 12_000,
              "on_commit": committed, **TALK}
         )  # fmt: skip
@@ -392,7 +393,13 @@ class Auditor(Actor):
 
     def work(self) -> None:
         consumer = confluent.Consumer(
-            {"bootstrap.servers": self.bootstrap, "group.id": self.group, "enable.auto.commit": False, "log_level": 0}
+            {
+                **STEADY,
+                "bootstrap.servers": self.bootstrap,
+                "group.id": self.group,
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
         )
         self.abandoned.append(consumer)
         wanted = [confluent.TopicPartition(t, p) for t, p in self.places]

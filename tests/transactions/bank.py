@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from tests.librdkafka import STEADY
+
 COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
 ABORT_SHARE = 0.2
 PATIENCE_S = 30.0
@@ -36,6 +38,7 @@ class Teller(threading.Thread):
     def __init__(self, name: str, bootstrap: str, topic: str, partitions: int, ledger: Ledger) -> None:
         super().__init__(name=name, daemon=True)
         self._settings = {
+            **STEADY,
             "bootstrap.servers": bootstrap,
             "transactional.id": name,
             "transaction.timeout.ms": 10_000,
@@ -99,6 +102,7 @@ def read_committed(bootstrap: str, topic: str, partitions: int) -> dict[str, lis
     """Amounts by transfer, of all that is committed up to now."""
     consumer = Consumer(
         {
+            **STEADY,
             "bootstrap.servers": bootstrap,
             "group.id": "auditor",
             "isolation.level": "read_committed",

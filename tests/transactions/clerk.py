@@ -10,6 +10,8 @@ from zlib import crc32
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
+from tests.librdkafka import STEADY
+
 ACCOUNTS, SAVINGS = "accounts", "savings"
 PARTITIONS = 3
 PATIENCE_S = 30.0
@@ -17,7 +19,7 @@ AT_ONCE = 20
 
 
 def main(bootstrap: str, name: str, group: str, orders: str) -> NoReturn:
-    common = {"bootstrap.servers": bootstrap, "socket.timeout.ms": 5_000, "log_level": 2}
+    common = {**STEADY, "bootstrap.servers": bootstrap, "socket.timeout.ms": 5_000, "log_level": 2}
     producer = Producer({**common, "transactional.id": name, "transaction.timeout.ms": 10_000})
     consumer = Consumer(
         {

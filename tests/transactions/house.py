@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from headrace.testing.cluster import TestCluster
+from tests.librdkafka import STEADY
 from tests.transactions.clerk import ACCOUNTS, PARTITIONS, SAVINGS
 
 GROUPS = {"payments": "payment-orders", "refunds": "refund-orders"}
@@ -93,7 +94,9 @@ class House:
             cluster.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
         self._given = 0
         self._acknowledged: set[bytes] = set()
-        self._orders = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 2})
+        self._orders = Producer(
+            {**STEADY, "bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 2}
+        )
         self.readers = [Reader(cluster.bootstrap, f"reader-{at}") for at in range(READERS)]
         for reader in self.readers:
             reader.start()
@@ -186,10 +189,15 @@ class House:
         while (now_seen := min(len(reader.seen) for reader in self.readers)) < wanted:
             if now_seen > seen:
                 seen, moved_at = now_seen, time.monotonic()
-            assert time.monotonic() - moved_at < STILL_S, f"{seen} of {wanted} sides for {STILL_S} s; {self.faults}"
+            assert time.monotonic() - moved_at < STILL_S, f"{self._state(wanted)} for {STILL_S} s"
             for clerk in self.clerks.values():
                 clerk.tend()
             time.sleep(0.2)
+
+    def _state(self, wanted: int) -> str:
+        seen = {reader.name: len(reader.seen) for reader in self.readers}
+        starts = {name: clerk.starts for name, clerk in self.clerks.items()}
+        return f"{seen} of {wanted} sides, clerks started {starts} times, after {self.faults}"
 
     def _end(self, topic: str, partition: int) -> int:
         consumer = _consumer(self.cluster.bootstrap, "ends")
@@ -227,6 +235,7 @@ def _places(topics: Iterable[str]) -> list[tuple[str, int]]:
 def _consumer(bootstrap: str, group: str) -> Consumer:
     return Consumer(
         {
+            **STEADY,
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "isolation.level": "read_committed",
