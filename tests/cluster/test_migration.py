@@ -14,6 +14,18 @@ from headrace.testing.cluster import TestCluster
 from tests.cluster.command_line import headrace
 from tests.cluster.conftest import QUICK
 from tests.cluster.history import ConfluentWriter, Writer, assert_replicas_identical, judge, read_log
+from tests.cluster.possessions import (
+    LEDGER,
+    LONE,
+    LONE_NODE,
+    OpenTransaction,
+    PreparedTransaction,
+    add_limits,
+    add_user,
+    assert_has_all,
+    committed_values,
+    state_of,
+)
 from tests.cluster.zookeeper import CHROOT, ensemble
 from tests.librdkafka import STEADY
 
@@ -22,6 +34,7 @@ pytestmark = pytest.mark.reference
 TOPIC, GROUP = "orders", "billing"
 PARTITIONS = 3
 SOME = 150
+SETTINGS = {**QUICK, "transaction.two.phase.commit.enable": "true", "transaction.state.log.num.partitions": "3"}
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +120,16 @@ def files_left_behind(folder: Path, name: str, before: dict[str, bytes]) -> None
     (folder / name).write_bytes(before[str(folder / name)])
 
 
+def decide_without_saying_so(cluster: TestCluster) -> None:
+    """A transaction whose commit is in the coordinator's log, and whose partition is not to be reached for it."""
+    decided = OpenTransaction(cluster.bootstrap, "decided")
+    decided.write(LONE, b"decided")
+    cluster.kill(LONE_NODE)
+    cluster.wait("it has no leader", lambda: cluster.topic(LONE).partitions[0].leader == -1)
+    decided.commit()
+    assert state_of(cluster, "decided") == "PrepareCommit"
+
+
 def test_there_and_back_again(zookeeper: Ensemble, tmp_path: Path) -> None:
     at = zookeeper.connect + CHROOT
     writers: list[Writer] = []
@@ -117,14 +140,24 @@ def test_there_and_back_again(zookeeper: Ensemble, tmp_path: Path) -> None:
             writer.stop()
         writers.append(writer)
 
-    with TestCluster(3, folder=tmp_path, settings=QUICK) as cluster:
+    new = TestCluster(3, folder=tmp_path, settings=SETTINGS)
+    add_user(new)
+    with new as cluster:
         cluster.create_topic(TOPIC, PARTITIONS, 3, {"retention.ms": "86400000"})
+        cluster.create_topic(LEDGER, 1, 3)
+        cluster.create_topic(LONE, assignments={0: [LONE_NODE]})
+        add_limits(cluster)
         write(cluster)
         commit(cluster.bootstrap, 7)
         cluster.kill(cluster.leader_of(TOPIC))
         write(cluster)
         cluster.start(*(node.id for node in cluster.nodes.values() if not node.is_running))
         before = state(cluster)
+        assert_has_all(cluster)
+        under_way, prepared = OpenTransaction(cluster.bootstrap), PreparedTransaction(cluster)
+        under_way.write(LEDGER, b"in KRaft")
+        prepared.write(cluster, b"prepared in KRaft")
+        decide_without_saying_so(cluster)
         assert "is running" in migrate(tmp_path, "zookeeper", "--zookeeper", at, "--yes", code=1)
         cluster.stop()
 
@@ -137,10 +170,20 @@ def test_there_and_back_again(zookeeper: Ensemble, tmp_path: Path) -> None:
 
     files_left_behind(tmp_path, "node-2.properties", untouched)
     assert "headrace up --brokers 3" in migrate(tmp_path, "zookeeper", "--zookeeper", at, "--yes")
+    for left in ("node-2/meta.properties", "node-3/meta.properties", *(f"node-{n}.properties" for n in (1, 2, 3))):
+        files_left_behind(tmp_path, left, untouched)
+    said = migrate(tmp_path, "zookeeper", "--zookeeper", at, "--yes")
+    assert "1. mark the folders of node 2\n" in said, "resumed between the marks of nodes 1 and 2"
 
     with TestCluster(3, folder=tmp_path) as cluster:
         there = state(cluster)
         assert_same_cluster(before, there)
+        assert_has_all(cluster)
+        cluster.wait("the commit's markers", lambda: state_of(cluster, "decided") == "CompleteCommit")
+        assert committed_values(cluster.bootstrap, LONE) == [b"decided"]
+        assert (state_of(cluster, "open"), state_of(cluster, "prepared")) == ("Ongoing", "Ongoing")
+        assert committed_values(cluster.bootstrap, LEDGER) == []
+        under_way.write(LEDGER, b"in ZooKeeper")
         assert at in headrace("cluster", "status", "-b", cluster.bootstrap)
         write(cluster)
         commit(cluster.bootstrap, 11)
@@ -154,6 +197,14 @@ def test_there_and_back_again(zookeeper: Ensemble, tmp_path: Path) -> None:
     migrate(tmp_path, "kraft", "--replace", "--yes")
     with TestCluster(3, folder=tmp_path) as cluster:
         assert_same_cluster(there, state(cluster))
+        assert_has_all(cluster)
+        under_way.write(LEDGER, b"in KRaft again")
+        under_way.commit()
+        prepared.decide(cluster)
+        cluster.wait("both committed", lambda: len(committed_values(cluster.bootstrap, LEDGER)) == 4)
+        assert committed_values(cluster.bootstrap, LEDGER) == [
+            b"in KRaft", b"prepared in KRaft", b"in ZooKeeper", b"in KRaft again",
+        ]  # fmt: skip
         assert "voters 1" in headrace("cluster", "status", "-b", cluster.bootstrap)
         assert cluster.topic("later").partitions[0].leader > 0
         write(cluster)
@@ -182,6 +233,9 @@ def test_what_is_refused(zookeeper: Ensemble, tmp_path: Path) -> None:
     assert "holds another cluster" in said
     assert "in KRaft already" in migrate(tmp_path / "here", "kraft", "--zookeeper", at, "--yes", code=1)
     assert "--zookeeper HOST:PORT/PATH is missing" in migrate(tmp_path / "here", "zookeeper", "--yes", code=1)
+    voters = ("--zookeeper", at, "--yes", "--voters")
+    assert "goes with --to kraft only" in migrate(tmp_path / "here", "zookeeper", *voters, "1", code=1)
+    assert "names a node twice" in migrate(tmp_path / "here", "kraft", *voters, "1,1", code=1)
     assert "no broker and no cluster" in migrate(tmp_path / "nowhere", "kraft", "--yes", code=1)
     said = migrate(tmp_path / "here", "zookeeper", "--zookeeper", "127.0.0.1:1/x", "--yes", "--set",
                    "zookeeper.connection.timeout.ms=500", code=1)  # fmt: skip

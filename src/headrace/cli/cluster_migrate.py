@@ -78,7 +78,7 @@ def migrate(
     try:
         place = _find(data, config or [])
         options = _zookeeper_options(place, to, zookeeper, settings or [])
-        chosen = _voters(place, voters)
+        chosen = _voters(place, to, voters)
         try:
             facts = asyncio.run(
                 _run(place, to, options, chosen, replace=replace, dry_run=dry_run, yes=yes, quiet=as_json)
@@ -146,15 +146,20 @@ def _zookeeper_options(place: Place, to: Quorum, connect: str | None, settings: 
     return known
 
 
-def _voters(place: Place, text: str | None) -> list[int]:
+def _voters(place: Place, to: Quorum, text: str | None) -> list[int]:
     from headrace.local_cluster.quorum_options import first_voters
 
     if text is None:
         return first_voters(place.configs)
+    if to is Quorum.ZOOKEEPER:
+        raise ClientError("--voters goes with --to kraft only: in ZooKeeper no node votes, and each may be elected")
     try:
-        return [int(one) for one in text.split(",")]
+        chosen = [int(one) for one in text.split(",")]
     except ValueError:
         raise ClientError(f"--voters {text}: write numbers of nodes, such as 1,2,3") from None
+    if len(set(chosen)) < len(chosen):
+        raise ClientError(f"--voters {text}: names a node twice")
+    return chosen
 
 
 def _nodes(place: Place) -> "list[Node]":

@@ -49,8 +49,31 @@ def records() -> list[Record]:
         topic_id=TOPIC, partition_id=0, replicas=[1, 2], isr=[2], leader=2, leader_epoch=4, partition_epoch=9,
         directories=[bytes([1]) * 16, bytes([2]) * 16],
     )  # fmt: skip
+    entity = [
+        m.ClientQuotaRecord.EntityData(entity_type="user", entity_name=None),
+        m.ClientQuotaRecord.EntityData(entity_type="client-id", entity_name="a/b,c"),
+    ]
+    scram = m.UserScramCredentialRecord(
+        name="al/ice", mechanism=2, salt=b"\0salt", stored_key=b"stored", server_key=b"server", iterations=8192
+    )
+    acl = m.AccessControlEntryRecord(
+        id=bytes(range(1, 17)), resource_type=2, resource_name="orders", pattern_type=4, principal="User:alice",
+        host="*", operation=3, permission_type=2,
+    )  # fmt: skip
+    token = m.DelegationTokenRecord(
+        owner="User:alice", requester="User:bob", renewers=["User:carol"], issue_timestamp=1, max_timestamp=9,
+        expiration_timestamp=5, token_id="token",
+    )  # fmt: skip
     return [
         (m.FeatureLevelRecord(name="metadata.version", feature_level=30), 0),
+        (m.ClientQuotaRecord(entity=entity, key="producer_byte_rate", value=1.5, remove=False), 0),
+        (scram, 0),
+        (acl, 0),
+        (token, 0),
+        (m.ConfigRecord(resource_type=4, resource_name="", name="log.retention.ms", value="1"), 0),
+        (m.ConfigRecord(resource_type=4, resource_name="2", name="log.retention.ms", value="2"), 0),
+        (m.ConfigRecord(resource_type=32, resource_name="a/group", name="consumer.session.timeout.ms", value="3"), 0),
+        (m.ConfigRecord(resource_type=16, resource_name="metrics", name="interval.ms", value="4"), 0),
         (m.TopicRecord(name="orders", topic_id=TOPIC), 0),
         (partition, 2),
         (config, 0),
