@@ -146,7 +146,7 @@ def _move_one(plan: Plan, giver: int, taker: int) -> bool:
     """
     if len(plan.held[giver]) - len(plan.held[taker]) < 2:
         return False
-    movable = [at for at in plan.held[giver] if _may_move(plan, at, giver, taker)]
+    movable = _movable(plan, giver, taker)
     if not movable:
         return False
     # Of those that may go, the one that leaves the two most alike in bytes.
@@ -156,10 +156,18 @@ def _move_one(plan: Plan, giver: int, taker: int) -> bool:
     return True
 
 
-def _may_move(plan: Plan, at: TopicPartition, giver: int, taker: int) -> bool:
-    replicas = plan.replicas[at]
-    others = tuple(node for node in replicas if node != giver)
-    return taker not in replicas and (not plan.crowded(others, taker) or plan.crowded(others, giver))
+def _movable(plan: Plan, giver: int, taker: int) -> list[TopicPartition]:
+    """Asked of all that a broker holds, for every move."""
+    taken, rack = plan.held[taker], plan.racks[taker]
+    if rack is None or rack == plan.racks.get(giver):  # racks are as crowded afterwards as before
+        return [at for at in plan.held[giver] if at not in taken]
+    return [at for at in plan.held[giver] if at not in taken and not _crowds(plan, at, giver, taker)]
+
+
+def _crowds(plan: Plan, at: TopicPartition, giver: int, taker: int) -> bool:
+    """Whether the taker would share its rack with another replica, and the giver shares none."""
+    others = tuple(node for node in plan.replicas[at] if node != giver)
+    return plan.crowded(others, taker) and not plan.crowded(others, giver)
 
 
 def with_replication_factor(placement: Placement, racks: Racks, factor: int) -> dict[TopicPartition, Replicas]:
