@@ -1,6 +1,7 @@
 """`headrace log dump` and `scrub`: show and check the files in a data folder, without a broker and without changing
 anything."""
 
+import glob
 import os
 import stat
 import sys
@@ -75,6 +76,12 @@ def dump(
         print("everything agrees")
 
 
+def _of_a_node(path: Path) -> str:
+    """The same folder in those of a cluster's nodes, for whoever names that of the cluster."""
+    found = sorted(str(other) for other in path.parent.glob(f"*/{glob.escape(path.name)}"))
+    return f": did you mean {' or '.join(found)}?" if found else ""
+
+
 def _files(path: Path) -> Iterator[tuple[str, bool]]:
     """Files of Kafka's under a path in order, and whether each was named by itself.
 
@@ -85,7 +92,7 @@ def _files(path: Path) -> Iterator[tuple[str, bool]]:
             yield str(path), True
             return
     except FileNotFoundError:
-        raise ClientError(f"there is no {path}") from None
+        raise ClientError(f"there is no {path}{_of_a_node(path)}") from None
     except OSError as error:
         raise _unreadable(error) from error
     is_empty = True

@@ -53,6 +53,12 @@ def seal(data: bytes, partition: str, offset: int) -> bytes:
     return _with_crc(data + _SEAL.pack(_MARK, offset, crc32c(partition.encode())))
 
 
+def unsealed(data: bytes) -> bytes:
+    """The snapshot as Kafka writes it, whether it has a seal or not."""
+    count = _HEAD.unpack_from(data)[2]
+    return data[: _HEAD.size + count * _ROW.size]
+
+
 def is_sealed(data: bytes, partition: str, offset: int) -> bool:
     """Whether it says that it is this one. CORRUPT_MESSAGE if it says that it is another; Kafka's say nothing."""
     at = len(data) - _SEAL.size

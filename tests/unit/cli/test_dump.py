@@ -24,6 +24,7 @@ from headrace.quorum.mark import FILE_NAME as MARK_FILE, Mark, encode_mark
 from headrace.records.batch import Record, build_batch
 from headrace.records.compression import Codec
 from headrace.records.control import ControlType, Marker, encode_control, encode_marker
+from headrace.replication.producer_snapshot import seal
 from headrace.replication.producers import ProducerStates
 from headrace.storage.checkpoints import (
     MetaProperties,
@@ -261,6 +262,25 @@ def test_the_small_files(tmp_path: Path) -> None:
         "leaderId 1, data_version 1",
     ):
         assert f"  {line}\n" in out
+
+
+def test_a_producer_snapshot_that_a_broker_left_at_its_stop(tmp_path: Path) -> None:
+    """It says of which partition it is, in bytes behind Kafka's own."""
+    states = ProducerStates()
+    states.load(states.snapshot(), 0, 1)
+    (tmp_path / f"{NAME}.snapshot").write_bytes(seal(states.snapshot(), "orders-0", 100))
+    code, out, errors = dump(tmp_path)
+    assert (code, errors) == (0, "")
+    assert "  0 producers as of offset 100\n" in out
+
+
+def test_a_folder_that_is_in_those_of_nodes_is_named(tmp_path: Path) -> None:
+    for node in ("node-1", "node-2"):
+        (tmp_path / node / "orders-0").mkdir(parents=True)
+    with pytest.raises(ClientError) as refused:
+        dump(tmp_path / "orders-0")
+    first, second = (tmp_path / node / "orders-0" for node in ("node-1", "node-2"))
+    assert str(refused.value) == f"there is no {tmp_path}/orders-0: did you mean {first} or {second}?"
 
 
 def test_files_that_only_headrace_keeps(partition: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from headrace.cli.dump.report import Report, counted, when
 from headrace.errors import KafkaError
 from headrace.protocol.api import DATA
 from headrace.quorum.mark import decode_mark
+from headrace.replication.producer_snapshot import unsealed
 from headrace.replication.producers import ProducerStates
 from headrace.storage.checkpoints import (
     HIGH_WATERMARKS,
@@ -87,7 +88,7 @@ def _txn_index(data: bytes, path: str, report: Report, entries: bool) -> None:
 def _producers(data: bytes, path: str, report: Report, entries: bool) -> None:
     # Loading checks version, size and checksum; the codec then gives every field as it is on disk.
     ProducerStates().load(data, 0, FAR_FUTURE_MS)
-    rows = DATA["ProducerSnapshot"].decode(data, 1, 2).producer_entries
+    rows = DATA["ProducerSnapshot"].decode(unsealed(data), 1, 2).producer_entries
     for row in rows:
         text = (
             f"producer {row.producer_id} epoch {row.epoch}, last sequence {row.last_sequence} at offset"
