@@ -206,21 +206,10 @@ class Probed(NamedTuple):
     kraft_versions: tuple[int, int] | None
 
 
-Event = (
-    Received
-    | Answered
-    | Failed
-    | Persisted
-    | Durable
-    | Stored
-    | Appended
-    | Rejected
-    | Unwritten
-    | PeerGone
-    | Resign
-    | Upgrade
-    | Probed
-)
+LogEvent = Persisted | Durable | Stored | Appended | Rejected | Unwritten
+"""What became of something that this node wrote, or was to write."""
+
+Event = Received | Answered | Failed | PeerGone | Resign | Upgrade | Probed | LogEvent
 
 
 # --- effects, to be executed in order ---------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from headrace.raft.messages import (
     FetchSnapshot,
     LeaderChange,
     Leadership,
+    LogEvent,
     PeerGone,
     Persist,
     Persisted,
@@ -194,6 +195,20 @@ class RaftNode:
                 self._answered(to, request, reply, now_ms)
             case Failed(to, request, refused):
                 self._failed(to, request, refused, now_ms)
+            case PeerGone(node_id):
+                self.peer_gone(node_id, now_ms)
+            case Resign():
+                self.stopping = True
+            case Upgrade(token, version, validate_only):
+                membership.upgrade(self, token, version, validate_only, now_ms)
+            case Probed(voter_id, kraft_versions):
+                membership.probed(self, voter_id, kraft_versions, now_ms)
+            case _:
+                self._written(event, now_ms)
+        return self.tick(now_ms)
+
+    def _written(self, event: LogEvent, now_ms: int) -> None:
+        match event:
             case Persisted(election):
                 voting.persisted(self, election, now_ms)
             case Appended():
@@ -209,15 +224,6 @@ class RaftNode:
             case Unwritten():
                 if isinstance(self.state, Leader):
                     self.become_resigned(now_ms)
-            case PeerGone(node_id):
-                self.peer_gone(node_id, now_ms)
-            case Resign():
-                self.stopping = True
-            case Upgrade(token, version, validate_only):
-                membership.upgrade(self, token, version, validate_only, now_ms)
-            case Probed(voter_id, kraft_versions):
-                membership.probed(self, voter_id, kraft_versions, now_ms)
-        return self.tick(now_ms)
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Do whatever is due. To be called again at `deadline_ms`, or earlier."""
