@@ -5,6 +5,7 @@ Production hands it the kernel's; the simulator hands it a seeded world. No othe
 
 import asyncio
 import errno
+import gc
 import os
 import random
 import socket
@@ -135,6 +136,10 @@ class Runtime(Protocol):
         """Take an address; returns the server, which serves from `start_serving` on, and the port it got."""
         ...
 
+    def keep_memory(self) -> None:
+        """Everything alive now stays alive: the collector need not look at it again and again."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -217,6 +222,12 @@ class SystemRuntime:
             listener.close()
             raise
         return server, listener.getsockname()[1]
+
+    def keep_memory(self) -> None:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        gc.enable()
 
     def close(self) -> None:
         for _ in self._syncers:

@@ -6,7 +6,6 @@ the shutdown as clean.
 """
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -445,7 +444,8 @@ class Broker:
             await self._lead()
         self.maintenance.start()
         self._metrics_server.start(self.collector(), self.health)
-        self._freeze()
+        self.runtime.keep_memory()
+        self._gc_watch.start()
         if config.is_broker:
             await self._serve(parts)
         if config.is_broker and not self.lifecycle.running:
@@ -469,14 +469,6 @@ class Broker:
         self.transactions.refresh()
         while not self.syncer.idle and self.tasks.failure is None:
             await asyncio.sleep(0.001)
-
-    def _freeze(self) -> None:
-        """Everything alive now stays alive: the collector need not look at it again and again."""
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
-        gc.enable()
-        self._gc_watch.start()
 
     def ready(self) -> Ready:
         """Where it can be reached."""
