@@ -24,6 +24,8 @@ SOURCE = ROOT / "src" / "headrace"
 LEFT_OUT = ("client/columnar/kernels.py", "spark/pipelines/templates/")
 """Numba compiles the first and must see it as written; the second are projects for users, which Spark runs."""
 NEVER = 2**31 - 1
+WORTHWHILE = 200
+"""Lines that were seen and still have their mark."""
 SKIPPED_SHARE_MAX = 0.01
 
 Lines = dict[str, set[int]]
@@ -59,9 +61,11 @@ class Recorder:
         return spec
 
     def forget_seen(self) -> None:
-        """Take the marks off lines that were seen, so that they cost nothing any more."""
+        """Take the marks off lines that were seen, so that they cost nothing any more. To find the functions that have
+        them costs more than a few marks do."""
         if sys.version_info < (3, 12):  # later ones do so by themselves
-            self._slipcover.deinstrument_seen()
+            if sum(map(len, self._slipcover.newly_seen.values())) >= WORTHWHILE:
+                self._slipcover.deinstrument_seen()
 
     def lines(self) -> tuple[Lines, Lines]:
         """Of the modules that were imported: all lines, and those that were seen."""
