@@ -1,5 +1,6 @@
 """Fixtures every test may ask for, and how processes of one run share the tests."""
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import recorder
 from tests.compat.process import HeadraceProcess
-from tests.reference.apache import ApacheKafka, Unavailable, apache_kafka
+from tests.reference.apache import ApacheKafka, Unavailable, apache_kafka, java, libs
 
 if TYPE_CHECKING:
     from tests.schedule import ByFile
@@ -28,6 +29,22 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.coverage import Plugin
 
         config.pluginmanager.register(Plugin(config, recorder))
+
+
+def pytest_collection_finish() -> None:
+    # The modules of all tests stay: the collector need not look at them again and again.
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def needs_apache() -> None:
+    """For tests that start Apache Kafka in a way of their own."""
+    try:
+        java()
+        libs()
+    except Unavailable as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")

@@ -58,6 +58,13 @@ def prose(path: Path) -> str:
     return _FENCE.sub("", path.read_text())
 
 
+def anchors(path: Path) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ +(.+?) *$", prose(path), re.M)
+    words = (re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()) for heading in headings)
+    return {word.replace(" ", "-") for word in words}
+
+
 def words_in_code(path: Path) -> list[str]:
     """All that stands in backticks, also where a line ends within them."""
     paragraphs = (" ".join(paragraph.split()) for paragraph in prose(path).split("\n\n"))

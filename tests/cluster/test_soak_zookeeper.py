@@ -10,8 +10,7 @@ from headrace.client.errors import ClientError
 from headrace.testing.cluster import TestCluster
 from tests.cluster import test_availability as availability, test_failover as failover
 from tests.cluster.history import ConfluentWriter, Reader, assert_replicas_identical, judge, read_log
-from tests.cluster.test_zookeeper import SOME, says_that_changes_wait
-from tests.cluster.zookeeper import OnZooKeeper, ensemble
+from tests.cluster.zookeeper import SOME, OnZooKeeper, ensemble, says_that_changes_wait
 
 pytestmark = [pytest.mark.reference, pytest.mark.soak]
 

@@ -16,12 +16,11 @@ from headrace.testing.cluster import TestCluster
 from tests.cluster.command_line import headrace
 from tests.cluster.conftest import QUICK, mend
 from tests.cluster.history import ConfluentWriter, Reader, assert_replicas_identical, judge, read_log
-from tests.cluster.zookeeper import CHROOT, ZNodes, ensemble
+from tests.cluster.zookeeper import CHROOT, SOME, ZNodes, ensemble, says_that_changes_wait
 
 pytestmark = pytest.mark.reference
 
 SESSION_MS = 2_000
-SOME = 150
 
 
 @pytest.fixture(scope="module")
@@ -154,13 +153,6 @@ def test_a_brokers_znode_that_was_removed_by_hand_is_made_again(cluster: TestClu
     znodes.client.delete(f"/brokers/ids/{leader}")
     cluster.wait("its znode again", lambda: znodes.client.exists(f"/brokers/ids/{leader}"))
     cluster.wait_in_sync("removed")
-
-
-def says_that_changes_wait(cluster: TestCluster) -> bool:
-    """To people who look, in the logs of all nodes, and to who asks the client's way."""
-    said = headrace("cluster", "status", "-b", cluster.bootstrap)
-    assert "no controller" in said and "quorum: ZooKeeper at" in said, said
-    return all("changes of metadata wait, records go on" in node.output() for node in cluster.nodes.values())
 
 
 def test_records_go_on_while_zookeeper_is_away_and_changes_wait(cluster: TestCluster, zookeeper: Ensemble) -> None:

@@ -12,9 +12,12 @@ import pytest
 from headrace.local_cluster.ensemble import Ensemble, Unavailable
 from headrace.local_cluster.layout import free_ports
 from headrace.testing.cluster import ClusterFailed, TestCluster
+from tests.cluster.command_line import headrace
 from tests.cluster.conftest import QUICK, Shared, mend
 
 CHROOT = "/kafka"
+SOME = 150
+"""Records that a writer is to have acknowledged before something is done."""
 
 
 @contextmanager
@@ -78,3 +81,10 @@ class ZNodes:
     def close(self) -> None:
         self.client.stop()
         self.client.close()
+
+
+def says_that_changes_wait(cluster: TestCluster) -> bool:
+    """To people who look, in the logs of all nodes, and to who asks the client's way."""
+    said = headrace("cluster", "status", "-b", cluster.bootstrap)
+    assert "no controller" in said and "quorum: ZooKeeper at" in said, said
+    return all("changes of metadata wait, records go on" in node.output() for node in cluster.nodes.values())

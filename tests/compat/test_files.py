@@ -10,27 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.compat.contents import Filler, TopicContents
-from tests.compat.process import HeadraceProcess
 from tests.compat.raw import batch
-from tests.reference.apache import ApacheKafka, Unavailable, dump_log, java, libs
+from tests.compat.same_folder import broker_on
+from tests.reference.apache import ApacheKafka, dump_log
 
-pytestmark = [pytest.mark.reference, pytest.mark.timeout(180)]
-
-
-@pytest.fixture(autouse=True)
-def needs_apache() -> None:
-    try:
-        java()
-        libs()
-    except Unavailable as missing:
-        pytest.skip(str(missing))
-
-
-def broker_on(kind: str, data: Path) -> HeadraceProcess | ApacheKafka:
-    if kind == "headrace":
-        return HeadraceProcess(data, config={"node.id": 1})
-    # Compaction must not thin out what is compared.
-    return ApacheKafka(data.with_name("apache"), data=data, properties={"log.cleaner.backoff.ms": 10**9})
+pytestmark = [pytest.mark.reference, pytest.mark.usefixtures("needs_apache"), pytest.mark.timeout(180)]
 
 
 @contextmanager

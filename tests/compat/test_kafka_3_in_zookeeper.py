@@ -15,8 +15,7 @@ from headrace.testing.cluster import TestCluster
 from tests.cluster.history import ConfluentWriter, Writer, judge, read_log
 from tests.cluster.zookeeper import CHROOT, ensemble
 from tests.reference.apache import QUICK_JVM, Unavailable, java
-from tests.reference.maven import with_dependencies
-from tests.unit.quorum.zookeeper.test_znodes_against_kafka import ARTIFACTS, VERSION
+from tests.reference.maven import KAFKA_3, KAFKA_3_ARTIFACTS, with_dependencies
 
 pytestmark = [pytest.mark.reference, pytest.mark.soak, pytest.mark.timeout(300)]
 
@@ -35,7 +34,7 @@ def zookeeper(tmp_path: Path) -> Iterator[Ensemble]:
 def kafka(folder: Path, cluster: TestCluster, connect: str) -> Iterator[None]:
     """In the place of the cluster's only node."""
     try:
-        command, jars = java(), with_dependencies(f"kafka-{VERSION}-zk", ARTIFACTS)
+        command, jars = java(), with_dependencies(f"kafka-{KAFKA_3}-zk", KAFKA_3_ARTIFACTS)
     except Unavailable as missing:
         pytest.skip(str(missing))
     properties = folder / "server.properties"

@@ -12,9 +12,9 @@ from confluent_kafka import Producer
 from headrace.client.net.cluster import Cluster
 from headrace.client.net.coordinators import TRANSACTION, Coordinators
 from tests.compat.foreign import HERE
-from tests.compat.test_mixed_cluster import HEADRACE, KAFKA, Mixed, create, running
-from tests.compat.test_transactional_clients import check, run_program
+from tests.compat.mixed import HEADRACE, KAFKA, Mixed, create, running
 from tests.compat.transactional import COMMITTED_OFFSET, Confluent
+from tests.compat.transactional_programs import check, run_program
 from tests.reference.apache import tool_command
 
 pytestmark = [pytest.mark.reference, pytest.mark.soak, pytest.mark.timeout(600)]

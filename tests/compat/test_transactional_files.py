@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from tests.compat.test_files import broker_on, needs_apache
+from tests.compat.same_folder import broker_on
 from tests.compat.transactional import LIMIT_S
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.reference, pytest.mark.soak, pytest.mark.timeout(400)]
-__all__ = ["needs_apache"]
+pytestmark = [
+    pytest.mark.reference,
+    pytest.mark.soak,
+    pytest.mark.usefixtures("needs_apache"),
+    pytest.mark.timeout(400),
+]
 
 TOPIC = "t"
 

@@ -13,7 +13,7 @@ from headrace.listeners.core.headers import failure_of
 from headrace.listeners.core.retry import Retry
 from headrace.listeners.handlers import Send
 from tests.consumer.conftest import QUICK
-from tests.listeners.test_listeners import check_order, committed, fill
+from tests.listeners.support import check_order, committed, fill
 from tests.reference.apache import ApacheKafka, Unavailable, java, libs
 from tests.waiting import run, until
 

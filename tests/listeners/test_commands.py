@@ -22,7 +22,7 @@ from headrace.client.errors import ClientError
 from headrace.listeners.core.headers import Origin, failure_headers
 from headrace.testing.broker import TestBroker
 from tests.consumer.conftest import QUICK
-from tests.listeners.test_listeners import fill
+from tests.listeners.support import fill
 from tests.waiting import eventually, run
 
 BILLING = """

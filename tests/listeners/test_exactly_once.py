@@ -7,7 +7,7 @@ from headrace.client.admin.admin import Admin
 from headrace.client.api.consumer import Consumer
 from headrace.testing.broker import TestBroker
 from tests.consumer.conftest import QUICK
-from tests.listeners.test_listeners import KEYS, committed, fill
+from tests.listeners.support import KEYS, committed, fill
 from tests.waiting import eventually, run
 
 COUNT = 1_500

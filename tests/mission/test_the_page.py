@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.documents import ROOT, words_in_code
-from tests.unit.test_docs import anchors
+from tests.documents import ROOT, anchors, words_in_code
 
 PAGE = ROOT / "docs/guide/architecture-shown.md"
 

@@ -14,6 +14,10 @@ CACHE = Path("~/.cache/headrace").expanduser()
 Artifact = tuple[str, str, str]
 """Group, name, version."""
 
+KAFKA_3 = "3.9.1"
+"""The last Kafka that ran on ZooKeeper."""
+KAFKA_3_ARTIFACTS = [("org.apache.kafka", "kafka_2.13", KAFKA_3), ("org.slf4j", "slf4j-nop", "1.7.36")]
+
 # What they need besides comes with Spark.
 ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 

@@ -217,3 +217,8 @@ class QuorumCluster:
 
 def written(image: Image) -> set[str]:
     return {name for kind, name in image.configs if kind == TOPIC_CONFIG}
+
+
+async def ask(cluster: QuorumCluster, node_id: int, key: ApiKey, body: Any) -> Any:
+    quorum = cluster.quorums[node_id]
+    return await cluster.node(node_id).run(quorum.serve(key, body, API[key].latest_stable, "test"))

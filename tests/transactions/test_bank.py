@@ -8,7 +8,7 @@ import time
 import pytest
 
 from headrace.testing.cluster import TestCluster
-from tests.compat.test_transactional_clients import finalize
+from tests.compat.transactional_programs import finalize
 from tests.transactions.bank import COMMITTED, Ledger, Teller, judge, read_committed, summary
 from tests.transactions.house import House
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import DOCUMENTS, ROOT, prose, words_in_code
+from tests.documents import DOCUMENTS, ROOT, anchors, prose, words_in_code
 
 ROOMS = ("src/", "tests/", "docs/", "bench/", "examples/", "deploy/")
 """A path in backticks that begins so is meant from the top of the tree."""
@@ -16,13 +16,6 @@ ROOMS = ("src/", "tests/", "docs/", "bench/", "examples/", "deploy/")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _MODULE = re.compile(r"headrace(\.\w+)+")
 _ATTRIBUTE = re.compile(r"([A-Z]\w+)\.([a-z_]\w*)(?:\(\))?")
-
-
-def anchors(path: Path) -> set[str]:
-    """The anchors of a document's headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ +(.+?) *$", prose(path), re.M)
-    words = (re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()) for heading in headings)
-    return {word.replace(" ", "-") for word in words}
 
 
 @cache

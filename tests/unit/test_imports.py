@@ -1,8 +1,10 @@
-"""The shape of the source tree: few and small import cycles, short files, few files at the top of the broker.
+"""The shape of the tree: few and small import cycles, short files, few files at the top of the broker, and tests that
+do not lean on one another.
 
 Which room may import which is held by the contracts in pyproject.toml.
 """
 
+import re
 from pathlib import Path
 
 import grimp
@@ -11,6 +13,7 @@ import pytest
 import headrace
 
 SOURCE = Path(headrace.__file__).parent
+ROOT = Path(__file__).parents[2]
 CYCLE_MAX = 6
 LINES_MAX = 600
 BROKER_FILES_MAX = 12
@@ -67,10 +70,16 @@ def test_only_those_who_run_a_broker_import_it() -> None:
     assert rooms <= {"cli", "local_cluster", "testing"}, sorted(who)
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_no_file_is_too_long_to_read_at_once(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= LINES_MAX
+@pytest.mark.parametrize("room", ["src", "tests", "bench", "examples"])
+def test_no_file_is_too_long_to_read_at_once(room: str) -> None:
+    lines = {path: len(path.read_text().splitlines()) for path in (ROOT / room).rglob("*.py")}
+    assert [f"{path.relative_to(ROOT)}: {count}" for path, count in lines.items() if count > LINES_MAX] == []
 
 
 def test_the_broker_has_few_files_outside_of_its_rooms() -> None:
     assert len(list((SOURCE / "broker").glob("*.py"))) <= BROKER_FILES_MAX
+
+
+def test_no_test_takes_a_helper_from_another() -> None:
+    taken = re.compile(r"^\s*from tests\.(?:\w+\.)*test_\w+ import", re.M)
+    assert [str(path) for path in (ROOT / "tests").rglob("*.py") if taken.search(path.read_text())] == []

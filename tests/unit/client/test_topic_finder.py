@@ -10,6 +10,7 @@ from headrace.client.produce.topics import IN_A_ROW, TopicFinder
 from headrace.errors import Err
 from headrace.protocol.api import ApiKey
 from tests.unit.client.fake import SILENT, FakeBroker
+from tests.waiting import until
 
 NAMES = [f"t{number}" for number in range(60)]
 
@@ -69,9 +70,10 @@ def test_who_waits_is_told_that_the_producer_is_closed() -> None:
     async def run() -> None:
         async with FakeBroker() as broker, Cluster(f"127.0.0.1:{broker.port}") as cluster:
             broker.handlers[ApiKey.METADATA] = lambda request, version: SILENT
+            broker.seen.clear()
             finder = TopicFinder(cluster)
             waiting = asyncio.create_task(finder.find("t"))
-            await asyncio.sleep(0.05)
+            await until(lambda: looks(broker)[-1:] == [1], "the broker is asked")
             finder.close()
             with pytest.raises(ClientError, match="closed"):
                 await waiting

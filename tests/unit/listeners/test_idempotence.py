@@ -11,7 +11,7 @@ from headrace.listeners.core.headers import failure_of
 from headrace.listeners.core.retry import ListenerRefused, Retry
 from headrace.listeners.idempotence import MemoryStore, SqliteStore, Store, TopicStore
 from headrace.listeners.runner import ListenerFailed
-from tests.unit.listeners.test_app import run
+from tests.unit.listeners.support import run
 
 
 @dataclass

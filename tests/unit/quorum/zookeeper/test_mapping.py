@@ -14,24 +14,18 @@ from headrace.quorum.zookeeper.operations import Check, Create, Set, in_multis, 
 from headrace.quorum.zookeeper.reading import image_of, unfinished
 from headrace.quorum.zookeeper.znodes import Head
 from tests.unit.metadata.history import histories
-from tests.unit.quorum.zookeeper.world import multis, new_model, planned, read_image, read_tree, write
-
-TOPIC = bytes(range(16))
-LEVEL: Record = (m.FeatureLevelRecord(name="metadata.version", feature_level=30), 0)
-
-
-def topic(name: str, topic_id: bytes, partitions: int) -> list[Record]:
-    return [(m.TopicRecord(name=name, topic_id=topic_id), 0), *(partition(topic_id, n) for n in range(partitions))]
-
-
-def partition(topic_id: bytes, number: int) -> Record:
-    return (
-        m.PartitionRecord(
-            topic_id=topic_id, partition_id=number, replicas=[1, 2], isr=[1, 2], leader=1, leader_epoch=0,
-            partition_epoch=0, directories=[b"\0" * 15 + b"\x01"] * 2,
-        ),
-        2,
-    )  # fmt: skip
+from tests.unit.quorum.zookeeper.world import (
+    LEVEL,
+    TOPIC,
+    multis,
+    new_model,
+    partition,
+    planned,
+    read_image,
+    read_tree,
+    topic,
+    write,
+)
 
 
 def new_partitions(records: list[Record]) -> list[Record]:

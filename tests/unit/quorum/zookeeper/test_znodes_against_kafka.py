@@ -10,14 +10,11 @@ from headrace.metadata.image import EMPTY, Endpoint
 from headrace.protocol import messages as m
 from headrace.quorum.zookeeper import znodes
 from tests.reference.apache import QUICK_JVM, Unavailable, java
-from tests.reference.maven import with_dependencies
-from tests.unit.quorum.zookeeper.test_mapping import LEVEL, TOPIC, topic
-from tests.unit.quorum.zookeeper.world import new_model, write
+from tests.reference.maven import KAFKA_3, KAFKA_3_ARTIFACTS, with_dependencies
+from tests.unit.quorum.zookeeper.world import LEVEL, TOPIC, new_model, topic, write
 
 pytestmark = pytest.mark.reference
 
-VERSION = "3.9.1"
-ARTIFACTS = [("org.apache.kafka", "kafka_2.13", VERSION), ("org.slf4j", "slf4j-nop", "1.7.36")]
 
 READER = """
 import java.nio.file.Files;
@@ -73,7 +70,7 @@ EXPECTED = {
 
 def test_kafka_understands_every_znode(tmp_path: Path) -> None:
     try:
-        command, jars = java(), with_dependencies(f"kafka-{VERSION}-zk", ARTIFACTS)
+        command, jars = java(), with_dependencies(f"kafka-{KAFKA_3}-zk", KAFKA_3_ARTIFACTS)
     except Unavailable as missing:
         pytest.skip(str(missing))
     model = new_model()

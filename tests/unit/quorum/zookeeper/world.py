@@ -6,6 +6,7 @@ from random import Random
 from headrace.metadata.delta import Delta
 from headrace.metadata.image import Image
 from headrace.metadata.records import Record
+from headrace.protocol import messages as m
 from headrace.quorum.zookeeper import paths, znodes
 from headrace.quorum.zookeeper.operations import Operation
 from headrace.quorum.zookeeper.reading import Node, Tree, image_of, lists_wanted, nodes_wanted
@@ -14,6 +15,22 @@ from headrace.quorum.zookeeper.znodes import Head
 from headrace.testing.simulator.zookeeper import ZooKeeperModel
 
 EPOCH = 7
+TOPIC = bytes(range(16))
+LEVEL: Record = (m.FeatureLevelRecord(name="metadata.version", feature_level=30), 0)
+
+
+def topic(name: str, topic_id: bytes, partitions: int) -> list[Record]:
+    return [(m.TopicRecord(name=name, topic_id=topic_id), 0), *(partition(topic_id, n) for n in range(partitions))]
+
+
+def partition(topic_id: bytes, number: int) -> Record:
+    return (
+        m.PartitionRecord(
+            topic_id=topic_id, partition_id=number, replicas=[1, 2], isr=[1, 2], leader=1, leader_epoch=0,
+            partition_epoch=0, directories=[b"\0" * 15 + b"\x01"] * 2,
+        ),
+        2,
+    )  # fmt: skip
 
 
 def new_model(seed: int = 0, loop: asyncio.AbstractEventLoop | None = None) -> ZooKeeperModel:
