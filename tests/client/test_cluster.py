@@ -87,6 +87,43 @@ def test_leaders_killed_under_both_ends_lose_and_double_nothing(cluster: TestClu
                 node.start()
 
 
+def test_a_frozen_leader_holds_up_neither_end_until_requests_time_out(cluster: TestCluster) -> None:
+    """It keeps its connections and says nothing: its cluster knows sooner than a time-out of 30 s, or 60, that it is
+    gone."""
+    count = 600
+
+    async def work() -> None:
+        async with headrace.Admin(cluster.bootstrap) as admin:
+            leader = await create(admin, "frozen", 1)
+        got: list[headrace.Record] = []
+
+        async def read(consumer: headrace.Consumer) -> None:
+            async for record in consumer:
+                got.append(record)
+                if len(got) == count:
+                    return
+
+        reader = headrace.Consumer("frozen", bootstrap=cluster.bootstrap, group="frozen", auto_offset_reset="earliest")
+        async with asyncio.timeout(30.0), headrace.Producer(cluster.bootstrap) as producer, reader:
+            reading = asyncio.ensure_future(read(reader))
+            for number in range(count):
+                await producer.send_soon("frozen", b"%d" % number)
+                if number == count // 2:
+                    await producer.flush()
+                    await asyncio.to_thread(cluster[leader].freeze)
+                await asyncio.sleep(0)
+            await producer.flush()
+            await reading
+        assert [int(record.value) for record in got] == list(range(count))
+        assert [record.offset for record in got] == list(range(count)), "nothing is there twice"
+
+    try:
+        asyncio.run(work())
+    finally:
+        for node in cluster.nodes.values():
+            node.thaw()
+
+
 def test_records_come_from_the_replica_in_the_same_rack(cluster: TestCluster) -> None:
     async def work() -> None:
         async with asyncio.timeout(LIMIT_S), headrace.Admin(cluster.bootstrap) as admin:

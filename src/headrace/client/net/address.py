@@ -18,6 +18,8 @@ def parse_address(text: str) -> Address:
     """`host`, `host:port`, `[v6]:port`, a protocol before them is passed over. Raises ClientError naming what is
     wrong."""
     text = _PROTOCOL.sub("", text.strip(), count=1)
+    if "://" in text:
+        raise ClientError(f"{text!r} is not an address: brokers do not speak {text.partition(':')[0]}, write host:port")
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):

@@ -26,6 +26,7 @@ from headrace.client.errors import (
 )
 from headrace.client.net.address import DEFAULT_BOOTSTRAP, Address, format_address, parse_bootstrap
 from headrace.client.net.connection import CONNECT_TIMEOUT_S, FRAME_BYTES_MAX, REQUEST_TIMEOUT_S, Connection
+from headrace.client.net.watch import Watch
 from headrace.client.security.channel import PLAINTEXT, Security
 from headrace.errors import Err
 from headrace.protocol import messages as m
@@ -40,7 +41,7 @@ UNKNOWN_TOPIC_WAIT_S = 3.0
 """A topic just created may take a moment to be known everywhere; one that was misspelt never is."""
 
 NO_TOPIC_ID = bytes(16)
-NO_TOPIC = "there is no topic of this name"
+NO_TOPIC = "there is no topic of this name: create it, or check how it is spelt"
 
 
 class Broker(msgspec.Struct, frozen=True):
@@ -112,6 +113,10 @@ class Cluster:
         """It was asked last and hung up: others are asked first."""
         self._asked: Address | None = None
         self._opening: dict[Address, asyncio.Lock] = {}
+        self._is_ended = False
+        self.advertised: set[Address] = set()
+        """Of all brokers there ever were."""
+        self._watch = Watch(self)
 
     async def __aenter__(self) -> Self:
         await self.refresh(())
@@ -141,9 +146,15 @@ class Cluster:
         return found
 
     def close(self) -> None:
+        self._watch.close()
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+    def end(self) -> None:
+        """As `close`, and for good: nothing is opened again for a caller who goes on by mistake."""
+        self._is_ended = True
+        self.close()
 
     # -- connections
 
@@ -153,6 +164,8 @@ class Cluster:
         found = self._connections.get(address)
         if found is not None and found.is_open:
             return found
+        if self._is_ended:
+            raise ClientError("the client is closed: make a new one")
         async with self._opening.setdefault(address, asyncio.Lock()):
             found = self._connections.get(address)
             if found is None or not found.is_open:
@@ -165,7 +178,12 @@ class Cluster:
                     security=self.security,
                 )
                 found.allocate = self.allocate
+                self._watch.begin()
             return found
+
+    @property
+    def connections(self) -> Mapping[Address, Connection]:
+        return self._connections
 
     def open_connection(self, node_id: int) -> Connection | None:
         """The connection to a broker, if it is open."""
@@ -256,6 +274,7 @@ class Cluster:
         self.cluster_id = answer.cluster_id
         self.controller_id = answer.controller_id
         self.brokers = {row.node_id: Broker(row.node_id, row.host, row.port, row.rack) for row in answer.brokers}
+        self.advertised |= {(row.host, row.port) for row in answer.brokers}
         return answer
 
     async def topic(self, name: str) -> Topic:

@@ -265,6 +265,15 @@ class Connection:
         """Send what has no answer: Produce with acks=0."""
         await self._write(API[key], self.version_of(key, version_max), self._take_id(), body)
 
+    @property
+    def oldest_request(self) -> int | None:
+        """The id of the request that waits for its answer longest."""
+        return next(iter(self._waiting), None)
+
+    def fail(self, error: ClientError) -> None:
+        """Close it, and tell all that wait on it why."""
+        self._fail(error)
+
     def close(self) -> None:
         self._fail(ConnectionLost(f"the connection to {self.peer} was closed here"))
 
