@@ -17,7 +17,7 @@ from headrace.listeners.counters import Counters
 from headrace.listeners.handlers import Handler
 from headrace.listeners.health import Health, ListenerHealth
 from headrace.listeners.idempotence import Idempotence, MemoryStore, Store
-from headrace.listeners.keywords import refuse_unknown_keywords, refuse_unknown_options
+from headrace.listeners.keywords import common_options, refuse_unknown_keywords
 from headrace.listeners.metrics import Collector, MetricsServer, Row
 from headrace.listeners.ports import World
 from headrace.listeners.runner import ListenerFailed, Runner
@@ -77,6 +77,7 @@ class App:
         name: str,
         *,
         bootstrap: str | Iterable[str] | None = None,
+        config: Mapping[str, Any] | None = None,
         restart: Restart | None = None,
         on_failure: str = "raise",
         shutdown_timeout_s: float = 30.0,
@@ -96,9 +97,9 @@ class App:
         """Where to serve /metrics, /health and /ready; 0 chooses a port, None serves nothing."""
         self.metrics_host = metrics_host
         self.metrics: MetricsServer | None = None
-        refuse_unknown_options(options)
-        self.world: World = Cluster(bootstrap, {"client_id": name, **options})
-        self._telemetry = options.get("telemetry")
+        common = common_options(name, bootstrap, config, options)
+        self.world: World = Cluster(common)
+        self._telemetry = common["telemetry"]
         self.listeners: list[Listening] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: ListenerFailed | None = None

@@ -132,8 +132,7 @@ class TopicStore:
     async def start(self) -> None:
         if self._consumer is not None:
             return
-        given = {name: value for name, value in self._options.items() if name in ("bootstrap", "security")}
-        async with Admin(**given) as admin:
+        async with Admin(**self._options) as admin:
             configs = {"cleanup.policy": "compact,delete", "retention.ms": str(int(self._kept_s * 1000))}
             try:
                 await admin.create_topic(self.topic, partitions=1, configs=configs)

@@ -4,16 +4,23 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from headrace.client.api.options import ConsumerOptions
 from headrace.client.options import COMMON_NAMES, COMMON_UNUSED, CommonOptions, CommonSettings, read_settings
 from headrace.listeners.core.retry import ListenerRefused
 from headrace.listeners.spec import ListenerSpec
 
 
-def refuse_unknown_options(options: Mapping[str, Any]) -> None:
-    """An app's options are those that all clients share: its listeners' producers get them, too."""
+def common_options(
+    name: str, bootstrap: str | Iterable[str] | None, config: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """An app's options are those that all clients share: its consumers, its producers and its administration get them,
+    each the same. Raises OptionRefused and ListenerRefused."""
     _refuse_consumers(options)
-    read_settings(CommonSettings, COMMON_NAMES, COMMON_UNUSED, None, options)
+    given = {"client.id": name, **config} if isinstance(config, Mapping) else config or {"client.id": name}
+    settings = read_settings(CommonSettings, COMMON_NAMES, COMMON_UNUSED, given, {**options, "bootstrap": bootstrap})
+    return msgspec.structs.asdict(settings)
 
 
 def refuse_unknown_keywords(unknown: Iterable[str]) -> None:

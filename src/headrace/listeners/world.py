@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace.client.admin.admin import Admin
@@ -18,12 +18,10 @@ TRANSACTION_TIMEOUT_MS = 10_000
 
 
 class Cluster:
-    """Kafka, by its addresses. `options` are those of every client, such as `security`."""
+    """Kafka, as `options` say, which are those of every client, such as `bootstrap` and `security`."""
 
-    def __init__(self, bootstrap: str | Iterable[str] | None, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = dict(options)
-        if bootstrap is not None:
-            self._options["bootstrap"] = bootstrap
 
     def consumer(
         self, topics: Sequence[str], group: str, callbacks: Callbacks, options: Mapping[str, Any]
@@ -56,8 +54,7 @@ class Cluster:
         """Create what is missing, each with the partitions of another topic."""
         if not like:
             return
-        given = {name: value for name, value in self._options.items() if name in ("bootstrap", "security")}
-        async with Admin(**given) as admin:
+        async with Admin(**self._options) as admin:
             there = {topic.name for topic in await admin.list_topics()}
             for name, model in like.items():
                 if name not in there:

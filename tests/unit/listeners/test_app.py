@@ -8,17 +8,31 @@ import msgspec
 import pytest
 
 from headrace.client.api.types import Record
+from headrace.client.errors import ClientError
 from headrace.client.options import OptionRefused
 from headrace.listeners.app import App, Restart
 from headrace.listeners.core.headers import failure_of
 from headrace.listeners.core.retry import BatchFailed, Fatal, ListenerRefused, Retry, Skip
 from headrace.listeners.handlers import Ack, Send
 from headrace.listeners.runner import ListenerFailed
+from headrace.listeners.world import Cluster
 from tests.unit.listeners.support import LIMIT_S, Order, run
 
 
 class Paid(msgspec.Struct):
     id: int
+
+
+def test_an_app_takes_kafkas_names_for_all_its_clients() -> None:
+    config = {"bootstrap.servers": "b:1", "security.protocol": "SSL", "request.timeout.ms": "1500"}
+    world = App("billing", config=config).world
+    assert isinstance(world, Cluster)
+    options = world._options
+    assert (options["bootstrap"], options["client_id"], options["request_timeout_ms"]) == ("b:1", "billing", 1500)
+    assert options["security"].tls is not None
+    assert App("billing", config=config, client_id="mine").world._options["client_id"] == "mine"  # type: ignore[attr-defined]
+    with pytest.raises(ClientError, match=r"did you mean 'security\.protocol'"):
+        App("billing", config={"security.protocoll": "SSL"})
 
 
 class TestValues:
