@@ -30,6 +30,7 @@ def main() -> int:
         "--rolling", type=int, default=0, help="so many rolling restarts instead of faults, clients at their defaults"
     )
     parser.add_argument("--descriptors", type=int, help="files that each node may open")
+    parser.add_argument("--own", action="store_true", help="Headrace's own clients instead of others")
     parser.add_argument("--caged", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     folder = given.folder or Path(mkdtemp(prefix="headrace-nemesis-"))
@@ -51,8 +52,9 @@ def main() -> int:
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     kinds = tuple(given.faults.split(",")) if given.faults else None
     wish = Wish(
-        given.seed, given.seconds, kinds, given.every, given.java, given.one_by_one, given.rolling, given.descriptors
-    )
+        given.seed, given.seconds, kinds, given.every, given.java, given.one_by_one, given.rolling, given.descriptors,
+        given.own,
+    )  # fmt: skip
     verdict = run(wish, folder)
     (folder / "verdict.json").write_text(json.dumps(verdict.as_dict(), indent=1))
     for line in verdict.findings():

@@ -1,7 +1,7 @@
 """The verdict: what was acknowledged against what is there, what readers saw, what groups committed, and replicas by
 bytes."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -51,6 +51,8 @@ class Verdict:
     """Records that clients gave up, by writer."""
     readers: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+    """Records that were not copied exactly once, by who promises that."""
     replicas: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     slow: list[str] = field(default_factory=list)
@@ -65,7 +67,7 @@ class Verdict:
             "lost": self.lost, "doubled in spite of its sequence": self.doubled_by_broker,
             "doubled by an orderly restart": self.doubled_plain if self.in_order else [],
             "out of order": self.reordered,
-            "readers": self.readers, "groups": self.groups, "replicas": self.replicas,
+            "readers": self.readers, "groups": self.groups, "results": self.results, "replicas": self.replicas,
             "ended by itself": self.ended, "slow": self.slow,
         }  # fmt: skip
         return [f"{kind}: {len(rows)}, first {rows[:3]}" for kind, rows in kinds.items() if rows]
@@ -178,15 +180,18 @@ def _judge_order(verdict: Verdict, log: Log, writer: Writer) -> None:
             last = max(last, number)
 
 
-def judge_readers(verdict: Verdict, log: Log, follower: Follower, groups: dict[str, tuple[Readings, Auditor]]) -> None:
-    verdict.readers += follower.anomalies
-    for (topic, partition, offset), value in follower.seen.items():
-        entry = log[topic, partition].get(offset)
-        if entry is None or entry.value != value:
-            verdict.readers.append(f"{value!r} was read at {topic}-{partition} {offset}, there is {entry}")
-    unread = sum(len(rows) for rows in log.values()) - len(follower.seen)
-    if unread:
-        verdict.readers.append(f"the reader was not given {unread} records")
+def judge_readers(
+    verdict: Verdict, log: Log, followers: Sequence[Follower], groups: dict[str, tuple[Readings, Auditor]]
+) -> None:
+    for follower in followers:
+        verdict.readers += follower.anomalies
+        for (topic, partition, offset), value in follower.seen.items():
+            entry = log[topic, partition].get(offset)
+            if entry is None or entry.value != value:
+                verdict.readers.append(f"{value!r} was read at {topic}-{partition} {offset}, there is {entry}")
+        unread = sum(len(rows) for rows in log.values()) - len(follower.seen)
+        if unread:
+            verdict.readers.append(f"a reader was not given {unread} records")
     for group, (readings, auditor) in groups.items():
         verdict.groups += auditor.anomalies
         assert auditor.looks, f"nobody ever saw what {group} has committed"
@@ -196,11 +201,24 @@ def judge_readers(verdict: Verdict, log: Log, follower: Follower, groups: dict[s
                 verdict.groups.append(f"{group} was not given {len(missed)} records of {place}, first {min(missed)}")
 
 
-def drained(log_ends: dict[Place, int], follower: Follower, groups: dict[str, tuple[Readings, Auditor]]) -> bool:
+def judge_results(verdict: Verdict, log: Log, copied: Sequence[str]) -> None:
+    """Each record has one result, whatever happened to who copied it."""
+    times = Counter(copied)
+    for (topic, partition), rows in log.items():
+        for offset in rows:
+            if times[f"{topic} {partition} {offset}"] != 1:
+                verdict.results.append(
+                    f"{topic}-{partition} {offset} has {times[f'{topic} {partition} {offset}']} results"
+                )
+
+
+def drained(
+    log_ends: dict[Place, int], followers: Sequence[Follower], groups: dict[str, tuple[Readings, Auditor]]
+) -> bool:
     """Whether readers and groups have come to the end."""
     for place, end in log_ends.items():
         if end and (
-            (*place, end - 1) not in follower.seen
+            any((*place, end - 1) not in follower.seen for follower in followers)
             or any(end - 1 not in r.read.get(place, ()) for r, _ in groups.values())
         ):
             return False

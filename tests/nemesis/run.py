@@ -1,5 +1,6 @@
 """One run: a world, clients, faults by a plan, then peace; and the verdict."""
 
+import asyncio
 import faulthandler
 import json
 import shutil
@@ -14,9 +15,20 @@ from tests.nemesis.judge import (
     ends,
     judge_readers,
     judge_replicas,
+    judge_results,
     judge_writers,
     measure,
     read_log,
+)
+from tests.nemesis.own import (
+    RESULT_PARTITIONS,
+    RESULTS,
+    OwnApp,
+    OwnClassicMember,
+    OwnFollower,
+    OwnMember,
+    OwnWriter,
+    results,
 )
 from tests.nemesis.workload import (
     Actor,
@@ -51,12 +63,32 @@ class Wish(NamedTuple):
     is_one_by_one: bool = False
     rolling: int = 0
     descriptors: int | None = None
+    own: bool = False
+    """Headrace's own clients instead of others, but for one reader and those who audit."""
 
 
 class Cast:
     """All clients of a run."""
 
     def __init__(self, bootstrap: str, wish: Wish) -> None:
+        self.followers: list[Follower] = [Follower(bootstrap, TOPICS)]
+        self.groups: dict[str, tuple[Readings, Auditor]] = {}
+        self.members: list[Actor] = []
+        self.app: OwnApp | None = None
+        self.writers: list[Writer] = []
+        (self._own if wish.own else self._others)(bootstrap, wish)
+
+    def _own(self, bootstrap: str, wish: Wish) -> None:
+        self.writers += [
+            OwnWriter("own", bootstrap, TOPICS),
+            OwnWriter("plain", bootstrap, TOPICS, {"idempotence": False}),
+        ]
+        self.followers.append(OwnFollower(bootstrap, TOPICS))
+        self._group(bootstrap, "modern", OwnMember, 2)
+        self._group(bootstrap, "classic", OwnClassicMember, 2)
+        self.app = OwnApp("own app", bootstrap, TOPICS)
+
+    def _others(self, bootstrap: str, wish: Wish) -> None:
         confluent: dict[str, object] = {
             "enable.idempotence": True,
             "socket.timeout.ms": 5_000,
@@ -66,14 +98,11 @@ class Cast:
         java: dict[str, object] = {"request.timeout.ms": 5_000}
         if wish.rolling:
             confluent, aiokafka, java = {"enable.idempotence": True}, {}, {}
-        self.writers: list[Writer] = [
+        self.writers += [
             ConfluentWriter("confluent", bootstrap, TOPICS, confluent),
             ConfluentWriter("plain", bootstrap, TOPICS),
             AiokafkaWriter("aiokafka", bootstrap, TOPICS, aiokafka),
         ]
-        self.follower = Follower(bootstrap, TOPICS)
-        self.groups: dict[str, tuple[Readings, Auditor]] = {}
-        self.members: list[Actor] = []
         self._group(bootstrap, "classic", ConfluentMember, 2)
         self._group(bootstrap, "async", AiokafkaMember, 1)
         if wish.java:
@@ -88,14 +117,17 @@ class Cast:
         self.groups[name] = (readings, auditor)
 
     def start(self) -> None:
-        for actor in (*self.writers, self.follower, *self.members):
+        for actor in (*self.writers, *self.readers):
             actor.start()
+
+    @property
+    def readers(self) -> list[Actor]:
+        return [*self.followers, *self.members, *([self.app] if self.app is not None else [])]
 
     @property
     def replaced(self) -> dict[str, int]:
         """Consumers that hung, by name."""
-        actors = (self.follower, *self.members)
-        return {actor.name: len(actor.abandoned) - 1 for actor in actors if len(actor.abandoned) > 1}
+        return {actor.name: len(actor.abandoned) - 1 for actor in self.readers if len(actor.abandoned) > 1}
 
     def wait_acked(self, more: int, limit_s: float) -> None:
         """Until every writer had so many further records acknowledged."""
@@ -113,6 +145,8 @@ def run(wish: Wish, folder: Path) -> Verdict:
         cluster = world.cluster
         cluster.create_topic("trio", TOPICS["trio"], 3, TRIO)
         cluster.create_topic("pair", TOPICS["pair"], 2, PAIR)
+        if wish.own:
+            cluster.create_topic(RESULTS, RESULT_PARTITIONS, 3)
         cast = Cast(cluster.bootstrap, wish)
         cast.start()
         cast.wait_acked(50, 60)
@@ -171,18 +205,25 @@ def conclude(verdict: Verdict, world: World, cast: Cast) -> float:
     print(f"hung and replaced: {cast.replaced}", flush=True)
     log = read_log(world.cluster.bootstrap, TOPICS)
     deadline = time.monotonic() + DRAIN_S
-    while not drained(ends(log), cast.follower, cast.groups) and time.monotonic() < deadline:
+    while not drained(ends(log), cast.followers, cast.groups) and time.monotonic() < deadline:
         time.sleep(0.1)
-    for actor in (cast.follower, *cast.members):
+    copied: list[str] = []
+    if cast.app is not None:
+        copied = asyncio.run(results(world.cluster.bootstrap, sum(map(len, log.values())), DRAIN_S))
+        verdict.slow += [f"{w.name} gave up: {w.book.failed[:3]}" for w in cast.writers if w.book.failed]
+    for actor in cast.readers:
         actor.stopping.set()
-    for actor in (cast.follower, *cast.members):
+    for actor in cast.readers:
         try:
             actor.join()
         except Exception as error:
             faulthandler.dump_traceback()
             verdict.slow.append(f"{actor.name}: {error!r}")
     judge_writers(verdict, log, cast.writers)
-    judge_readers(verdict, log, cast.follower, cast.groups)
+    judge_readers(verdict, log, cast.followers, cast.groups)
+    if cast.app is not None:
+        judge_results(verdict, log, copied)
+        print(f"{len(copied)} results of {sum(map(len, log.values()))} records", flush=True)
     judge_replicas(verdict, world, TOPICS)
     return until
 

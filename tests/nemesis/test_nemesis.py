@@ -65,6 +65,19 @@ def test_a_rolling_restart_at_clients_defaults(tmp_path: Path) -> None:
     assert "given up {}" in said, said
 
 
+def test_our_own_clients_through_kills_freezes_and_moves(tmp_path: Path) -> None:
+    words = ["--own", "--seed", "5", "--seconds", "8", "--every", "1", "--faults", "kill,pause,move,isolate,power"]
+    said = unleash(tmp_path, *words)
+    assert said.count("healed:") >= 4 and "given up {}" in said, said
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
+def test_our_own_clients_through_everything_by_seeds(tmp_path: Path, seed: int) -> None:
+    words = ["--own", "--seed", str(seed), "--seconds", f"{SECONDS:g}"]
+    unleash(tmp_path, *words, limit_s=SECONDS * 3 + LIMIT_S)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
 def test_everything_at_once_by_seeds(tmp_path: Path, seed: int) -> None:
