@@ -1,6 +1,7 @@
 """The public consumer beyond groups: by hand, by pattern, by time, paused, deserialized, and used wrongly."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -184,6 +185,62 @@ def test_wrong_use_says_what_to_do(broker: TestBroker) -> None:
             for bad in ({(topic, 0): -1}, {(topic, 0): "1"}, {"t": 1}, [1]):
                 with pytest.raises(headrace.ClientError, match="cannot be committed"):
                     await consumer.commit(bad)  # type: ignore[arg-type]
+            while not consumer.assignment():
+                await consumer.poll(0.1)
+            for unknown, words in (
+                ((topic, 77), "the topic has 1 partitions, 0 to 0"),
+                (("no", 0), "no topic of this"),
+            ):
+                with pytest.raises(headrace.RequestFailed, match=words):
+                    await consumer.commit({unknown: 1})
+            calls: list[tuple[Callable[[], Any], str]] = [
+                (lambda: consumer.poll("1"), "timeout_s is '1': give seconds"),  # type: ignore[arg-type]
+                (lambda: consumer.seek_to_time("now"), "the time is 'now': give milliseconds"),  # type: ignore[arg-type]
+            ]
+            for call, words in calls:
+                with pytest.raises(headrace.ClientError, match=words):
+                    await call()
+            with pytest.raises(headrace.ClientError, match="is no partition: give"):
+                consumer.seek(topic, 1)  # type: ignore[arg-type]
+        async with reader(broker) as consumer:
+            for given, words in (
+                (topic, "are no partitions: give a list"),
+                ([(topic, "0")], "is no partition: give"),
+                ({(topic, 0): -5}, "offset -5 is none"),
+                ([(topic, 5)], "the topic has 1 partitions"),
+            ):
+                with pytest.raises(headrace.ClientError, match=words):
+                    await consumer.assign(given)  # type: ignore[arg-type]
+        async with headrace.Admin(broker.bootstrap) as admin:
+            pass
+        with pytest.raises(headrace.ClientError, match="the client is closed: make a new one"):
+            await admin.list_topics()
+
+    run(broker, work)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_without_a_group_a_topic_made_again_is_read_from_its_start(
+    broker: TestBroker, by_hand: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(topic: str) -> None:
+        lost: list[frozenset[headrace.TopicPartition]] = []
+        async with (
+            headrace.Admin(broker.bootstrap) as admin,
+            headrace.Producer(broker.bootstrap) as producer,
+            reader(broker, *([] if by_hand else [topic]), on_lost=lost.append) as consumer,
+        ):
+            if by_hand:
+                await consumer.assign([(topic, 0)])
+            await producer.send_batch(topic, [b"old"] * 5)
+            assert len(await read(consumer, 5)) == 5
+            await admin.delete_topic(topic)
+            await admin.create_topic(topic, 1, 1)
+            await producer.send_batch(topic, [b"new"] * 3)
+            found = await read(consumer, 3)
+            assert [(record.offset, record.value) for record in found] == [(0, b"new"), (1, b"new"), (2, b"new")]
+            assert lost == [{(topic, 0)}], "what was handed out was of the old one"
+            assert "was deleted and made again" in caplog.text
 
     run(broker, work)
 

@@ -178,12 +178,27 @@ def test_wrong_types_say_what_to_do(broker: TestBroker) -> None:
                 ("the name of a header is 1", topic, b"", {"headers": [(1, b"")]}),
                 ("the topic has 1 partitions, 0 to 0", topic, b"", {"partition": 3}),
                 ("the topic is 7", 7, b"", {}),  # type: ignore[list-item]
-                ("there is no topic of this name", "nowhere", b"", {}),
+                ("there is no topic of this name: create it", "nowhere", b"", {}),
+                ("'a b' is not a topic name", "a b", b"", {}),
+                ("a header is 'ab': give a dict", topic, b"", {"headers": ["ab"]}),
+                ("the headers are 5: give a dict", topic, b"", {"headers": 5}),
+                ("content of header 'a' is int, not bytes or text$", topic, b"", {"headers": {"a": 5}}),
+                ("the partition is '0': give its number", topic, b"", {"partition": "0"}),
+                ("the partition is True: give its number", topic, b"", {"partition": True}),
+                ("the value is no text that UTF-8 can hold", topic, "\ud800", {}),
             ]
             for words, where, value, options in cases:
                 with pytest.raises(headrace.ClientError, match=words):
                     await producer.send(where, value, **options)
-            assert (await producer.send(topic, b"fine")).offset == 0
+            for values, keys, words in (
+                ("abc", None, "the values are str: give a list"),
+                (None, None, "the values are NoneType"),
+                ([b"a", b"b"], [b"k"], "there are 2 values and 1 keys"),
+                ([b"a"], "k", "the keys are str"),
+            ):
+                with pytest.raises(headrace.ClientError, match=words):
+                    await producer.send_batch(topic, values, keys=keys)  # type: ignore[arg-type]
+            assert (await producer.send(topic, b"fine")).offset == 0, "nothing of it was sent"
 
     run(broker, work)
 

@@ -6,7 +6,7 @@ from a properties file or copied from another client; a keyword wins over it. A 
 
 import difflib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypedDict, TypeVar
 
 import msgspec
@@ -88,6 +88,14 @@ COMMON_UNUSED = frozenset(
 """Options of Kafka's Java clients that have no meaning here, or one that is told in another way: accepted, and logged,
 so that a configuration can be taken as it is."""
 
+_JAVA = "org.apache.kafka.clients.consumer."
+_ASSIGNORS = {
+    f"{_JAVA}CooperativeStickyAssignor": "cooperative-sticky",
+    f"{_JAVA}RangeAssignor": "range",
+    f"{_JAVA}RoundRobinAssignor": "roundrobin",
+}
+"""As Java's configurations write them."""
+
 S = TypeVar("S", bound=CommonSettings)
 
 
@@ -100,6 +108,8 @@ def read_settings(
 ) -> S:
     """Settings from Kafka's names in `config` and from keywords, which win. Raises OptionRefused."""
     fields = {field.name for field in msgspec.structs.fields(kind)}
+    if config is not None and not isinstance(config, Mapping):
+        raise OptionRefused(f"config is {config!r}: give a dict of Kafka's names, such as {{'linger.ms': 5}}")
     given: dict[str, Any] = {}
     keywords: dict[str, Any] = {}
     secured: dict[str, str] = {}
@@ -144,8 +154,8 @@ def _convert(kind: type[S], given: dict[str, Any]) -> S:
     for name in ("assignors", "bootstrap"):
         value = given.get(name)
         if isinstance(value, str) and name == "assignors":
-            given[name] = [part.strip() for part in value.split(",") if part.strip()]
-        elif value is not None and not isinstance(value, str):
+            given[name] = [_ASSIGNORS.get(part, part) for part in map(str.strip, value.split(",")) if part]
+        elif isinstance(value, Iterable) and not isinstance(value, str):
             given[name] = list(value)
     try:
         return msgspec.convert(given, kind, strict=False)

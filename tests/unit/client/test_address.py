@@ -23,7 +23,7 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":9092", "h:", "h:0", "h:65536", "h:x", "h:-1", "::1", "[::1", "[::1]9092", "h:1:2"]
+    "text", ["", ":9092", "http://h:9092", "h:", "h:0", "h:65536", "h:x", "h:-1", "::1", "[::1", "[::1]9092", "h:1:2"]
 )
 def test_what_is_no_address_is_refused_in_words(text: str) -> None:
     if text == "h:":

@@ -43,6 +43,11 @@ def test_kafkas_names_are_taken_and_keywords_win() -> None:
     consumer = headrace.Consumer("t", config=config | {"key.deserializer": "org.apache.X"}, bootstrap=["a:1", "b:2"])
     assert consumer.settings.group == "g" and consumer.settings.auto_commit is False
     assert consumer.settings.assignors == ("range", "roundrobin") and consumer.settings.bootstrap == ["a:1", "b:2"]
+    java = (
+        "org.apache.kafka.clients.consumer.CooperativeStickyAssignor, org.apache.kafka.clients.consumer.RangeAssignor"
+    )
+    consumer = headrace.Consumer("t", config={"partition.assignment.strategy": java})
+    assert consumer.settings.assignors == ("cooperative-sticky", "range")
     assert headrace.Producer(enable_idempotence=True).settings.idempotence is True  # type: ignore[call-arg]
 
 
@@ -63,11 +68,30 @@ def test_kafkas_names_are_taken_and_keywords_win() -> None:
         ({"value_serializer": "yaml"}, "write bytes, str or json"),
         ({"value_serializer": 5}, "value_serializer is 5"),
         ({"config": {"ssl.truststore.location": "x"}}, "security.protocol"),
+        ({"config": "linger.ms=5"}, "config is 'linger.ms=5': give a dict"),
+        ({"bootstrap": 5}, "option bootstrap is 5"),
+        ({"transactional_id": ""}, "option transactional_id is empty"),
     ],
 )
 def test_bad_options_say_what_to_do(options: dict[str, Any], words: str) -> None:
     with pytest.raises(headrace.ClientError, match=words):
         headrace.Producer(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"group": ""}, "option group is empty"),
+        ({"group": "g", "instance_id": ""}, "option instance_id is empty"),
+        ({"assignors": ["stiky"]}, "write cooperative-sticky, range or roundrobin"),
+        ({"assignors": []}, "write cooperative-sticky, range or roundrobin"),
+        ({"on_assigned": 5}, "option on_assigned is 5: give a function"),
+        ({"auto_offset_reset": "first"}, "write earliest, latest, none"),
+    ],
+)
+def test_bad_options_of_consumers_say_what_to_do(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(headrace.ClientError, match=words):
+        headrace.Consumer("t", **options)
 
 
 def test_idempotence_gives_way_to_what_rules_it_out() -> None:

@@ -157,7 +157,7 @@ class Admin:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.cluster.close()
+        self.cluster.end()
 
     # -- topics
 

@@ -1,6 +1,7 @@
 """`headrace.Consumer`: records from topics, from asyncio."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -9,6 +10,7 @@ from typing import Any, Self, Unpack
 
 from headrace.client.admin.admin import EARLIEST, LATEST, Admin
 from headrace.client.api.options import (
+    ASSIGNORS,
     CONSUMER_NAMES,
     CONSUMER_UNUSED,
     GROUP_PROTOCOLS,
@@ -31,6 +33,8 @@ from headrace.client.net.cluster import Cluster
 from headrace.client.options import choose, read_settings
 from headrace.client.registry.errors import RegistryUnreachable
 from headrace.protocol.api import ApiKey
+
+log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 Partition = tuple[str, int]
@@ -71,8 +75,16 @@ class Consumer:
             compile_pattern(settings.pattern)
             if self.topics:
                 raise OptionRefused("give the consumer topics or a pattern, not both")
-        if settings.group == "":
-            raise OptionRefused("option group is empty: name a group, or leave it out to read without one")
+        for name, fix in (("group", "name a group, or leave it out to read without one"),
+                          ("instance_id", "give each member a name of its own, or leave it out")):  # fmt: skip
+            if getattr(settings, name) == "":
+                raise OptionRefused(f"option {name} is empty: {fix}")
+        for name in settings.assignors or ("",):
+            choose("assignors", name, ASSIGNORS)
+        for name in ("on_assigned", "on_revoked", "on_lost"):
+            told = getattr(settings, name)
+            if told is not None and not callable(told):
+                raise OptionRefused(f"option {name} is {told!r}: give a function of a set of partitions")
         self._cluster: Cluster | None = None
         self._line: Cluster | None = None
         self._core: ConsumerCore | None = None
@@ -127,6 +139,9 @@ class Consumer:
         )
         self._core = core
         if settings.group is not None and has_subscription:
+            for topic in self.topics:
+                if topic not in cluster.topics:
+                    log.warning("topic %r does not exist: group %r waits for it", topic, settings.group)
             core.join(await self._membership(cluster, line, settings.group, core))
         elif has_subscription:
             core.read_topics(self.topics, settings.pattern)
@@ -238,6 +253,8 @@ class Consumer:
         """
         core = self._running()
         limit = _count(max_records, self.settings.max_poll_records)
+        if not isinstance(timeout_s, int | float) or timeout_s < 0:
+            raise ClientError(f"timeout_s is {timeout_s!r}: give seconds, 0 for what is here already")
         handed = await self._next(core, limit, timeout_s)
         return [] if handed is None else handed.records
 
@@ -344,7 +361,16 @@ class Consumer:
         """
         if self.topics or self.settings.pattern is not None:
             raise ClientError("this consumer has topics or a pattern: make one without them to assign by hand")
-        await self._running().assign(partitions)
+        core = self._running()
+        if isinstance(partitions, str) or not isinstance(partitions, Iterable):
+            raise ClientError(f"{partitions!r} are no partitions: give a list of (topic, partition)")
+        if not isinstance(partitions, Mapping):
+            partitions = [*partitions]
+        else:
+            for offset in partitions.values():
+                _check_offset(offset)
+        _check_partitions(partitions)
+        await core.assign(partitions)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions this consumer reads now."""
@@ -364,17 +390,22 @@ class Consumer:
     def position(self, partition: Partition) -> int:
         """The offset of the next record that is handed out."""
         core = self._running()
-        return core.handed_position(core.place(partition))
+        return core.handed_position(core.place(_the(partition)))
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Go on from any offset, back or forth."""
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise ClientError(f"offset {offset!r} is none: offsets begin at 0; seek_to_end goes to the end")
-        self._running().seek(partition, offset)
+        _check_offset(offset)
+        self._running().seek(_the(partition), offset)
 
     async def seek_to_time(self, when: int | datetime, *partitions: Partition) -> dict[TopicPartition, int]:
         """Go on from the first record at or after a time (milliseconds since 1970, or a datetime); at the end, if there
         is none. Of these partitions, or of all."""
+        if (
+            isinstance(when, bool)
+            or not isinstance(when, int | float | datetime)
+            or (not isinstance(when, datetime) and when < 0)
+        ):
+            raise ClientError(f"the time is {when!r}: give milliseconds since 1970, or a datetime")
         millis = round(when.timestamp() * 1000) if isinstance(when, datetime) else int(when)
         return await self._seek_all(millis, partitions)
 
@@ -467,9 +498,7 @@ class Consumer:
     # -- inside
 
     def _these(self, partitions: tuple[Partition, ...]) -> list[Partition]:
-        for at in partitions:
-            if not isinstance(at, tuple) or len(at) != 2:
-                raise ClientError(f"{at!r} is no partition: give (topic, partition)")
+        _check_partitions(partitions)
         return list(partitions) or list(self._running().fetcher.places)
 
     def _clustered(self) -> Cluster:
@@ -526,6 +555,22 @@ def _count(given: int | None, default: int) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise ClientError(f"max_records is {given!r}: give a number of 1 or more")
     return given
+
+
+def _check_partitions(given: Iterable[Any]) -> None:
+    for at in given:
+        if not isinstance(at, tuple) or len(at) != 2 or not isinstance(at[0], str) or type(at[1]) is not int:
+            raise ClientError(f"{at!r} is no partition: give (topic, partition)")
+
+
+def _the(partition: Partition) -> Partition:
+    _check_partitions((partition,))
+    return partition
+
+
+def _check_offset(offset: Any) -> None:
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        raise ClientError(f"offset {offset!r} is none: offsets begin at 0; seek_to_end goes to the end")
 
 
 def _offsets(given: Mapping[Partition, int] | Record | Batch | None) -> Mapping[Partition, int] | None:

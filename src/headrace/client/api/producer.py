@@ -59,6 +59,10 @@ class Producer:
     ) -> None:
         given = {**options, "bootstrap": bootstrap}
         self.settings = read_settings(ProducerSettings, PRODUCER_NAMES, PRODUCER_UNUSED, config, given)
+        if self.settings.transactional_id == "":
+            raise OptionRefused(
+                "option transactional_id is empty: name it, or leave it out to write without transactions"
+            )
         self._acks = _acks_of(self.settings.acks)
         self._idempotent = _idempotence_of(self.settings, self._acks)
         self._codec = Codec[choose("compression", self.settings.compression, COMPRESSIONS).upper()]
@@ -232,7 +236,7 @@ class Producer:
 
         Raises the first error; the others may be written.
         """
-        whole = [(value, None) for value in values] if keys is None else zip(values, keys, strict=True)
+        whole = _pairs(values, keys)
         deliveries = [
             await self.send_soon(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
             for value, key in whole
@@ -261,7 +265,7 @@ class Producer:
         if core.transactions is not None:
             core.transactions.steps.check_open()
         count = len(core.cluster.topics[topic].partitions)
-        if partition is not None and not 0 <= partition < count:
+        if partition is not None and (type(partition) is not int or not 0 <= partition < count):
             raise _no_partition(topic, partition, count)
         pieces = encode_table(
             topic,
@@ -334,7 +338,7 @@ class Producer:
         size = (len(key_bytes) if key_bytes is not None else 0) + (len(value_bytes) if value_bytes is not None else 0)
         if partition is None:
             partition = self._choose(core, topic, key_bytes, size)
-        elif not 0 <= partition < len(core.cluster.topics[topic].partitions):
+        elif type(partition) is not int or not 0 <= partition < len(core.cluster.topics[topic].partitions):
             raise _no_partition(topic, partition, len(core.cluster.topics[topic].partitions))
         if size > core.request_bytes_max:
             raise _too_large(topic, size, core.request_bytes_max)
@@ -351,7 +355,7 @@ class Producer:
         count = len(core.cluster.topics[topic].partitions)
         if self._custom is not None:
             found = self._custom(topic, key, count)
-            if not isinstance(found, int) or not 0 <= found < count:
+            if type(found) is not int or not 0 <= found < count:
                 raise _no_partition(topic, found, count)
             return found
         if key is not None:
@@ -425,16 +429,30 @@ def _encode(encode: Encode | None, topic: str, value: Any, what: str) -> bytes |
 
 def _headers(given: HeadersLike) -> Headers:
     rows = given.items() if isinstance(given, Mapping) else given
+    if not isinstance(rows, Iterable):
+        raise ClientError(f"the headers are {given!r}: give a dict, or pairs of a name and bytes")
     found: list[tuple[str, bytes | None]] = []
     for row in rows:
-        try:
-            name, content = row
-        except (TypeError, ValueError):
-            raise ClientError(f"a header is {row!r}: give a dict, or pairs of a name and bytes") from None
+        if isinstance(row, str | bytes) or not isinstance(row, Iterable) or len(pair := tuple(row)) != 2:
+            raise ClientError(f"a header is {row!r}: give a dict, or pairs of a name and bytes")
+        name, content = pair
         if not isinstance(name, str):
             raise ClientError(f"the name of a header is {name!r}: give text")
         found.append((name, plain_bytes(content, f"content of header {name!r}")))
     return tuple(found)
+
+
+def _pairs(values: Iterable[Any], keys: Iterable[Any] | None) -> list[tuple[Any, Any]]:
+    """Values with their keys. Raises ClientError before anything is sent of what is no list of values."""
+    for what, given in (("values", values), ("keys", () if keys is None else keys)):
+        if isinstance(given, str | bytes | bytearray | memoryview) or not isinstance(given, Iterable):
+            raise ClientError(f"the {what} are {type(given).__name__}: give a list, with one for each record")
+    if keys is None:
+        return [(value, None) for value in values]
+    values, keys = [*values], [*keys]
+    if len(values) != len(keys):
+        raise ClientError(f"there are {len(values)} values and {len(keys)} keys: give a key for each, None for no key")
+    return [*zip(values, keys, strict=True)]
 
 
 def _milliseconds(given: int | datetime) -> int:
@@ -445,7 +463,9 @@ def _milliseconds(given: int | datetime) -> int:
     return given
 
 
-def _no_partition(topic: str, partition: Any, count: int) -> RequestFailed:
+def _no_partition(topic: str, partition: Any, count: int) -> ClientError:
+    if type(partition) is not int:
+        return ClientError(f"the partition is {partition!r}: give its number")
     return RequestFailed(
         f"{topic}-{partition}", Err.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has {count} partitions, 0 to {count - 1}"
     )

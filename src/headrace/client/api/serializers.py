@@ -133,9 +133,11 @@ def plain_bytes(value: Any, what: str) -> bytes | None:
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, str):
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise SerializationFailed(f"the {what} is no text that UTF-8 can hold: {error}") from None
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    raise SerializationFailed(
-        f"the {what} is {type(value).__name__}, not bytes or text: give the producer a {what}_serializer ('json'?)"
-    )
+    fix = f": give the producer a {what}_serializer ('json'?)" if what in ("key", "value") else ""
+    raise SerializationFailed(f"the {what} is {type(value).__name__}, not bytes or text{fix}")

@@ -114,7 +114,7 @@ class ClassicMember(Membership):
                     self._on_change()
                     return
                 wait_s, pause_s = pause_s, min(pause_s * 2, BACKOFF_S_MAX)
-            await self._nap(wait_s)
+            await self._nap(min(wait_s, self._hangs_in_s(loop.time())))
 
     async def _nap(self, wait_s: float) -> None:
         try:

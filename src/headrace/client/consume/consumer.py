@@ -108,6 +108,9 @@ class ConsumerCore:
         self._expulsions = 0
         self._by_hand: Callable[[], Awaitable[frozenset[TopicPartition]]] | None = None
         self._look_s = 0.0
+        self._looks = 0
+        self._gone: set[str] = set()
+        """Topics that were read and are not there any more."""
         self._metadata_max_age_s = metadata_max_age_s
         self._found: dict[TopicPartition, Start] = {}
         self._settled: frozenset[TopicPartition] | None = None
@@ -118,7 +121,7 @@ class ConsumerCore:
     def join(self, membership: Membership) -> None:
         """Take what the group gives, from the next call on."""
         self.membership = membership
-        membership.progress = lambda: id(self.handed.current) if self.handed is not None else None
+        membership.progress = lambda: id(at) if self.handed and (at := self.handed.current) else None
         membership.start()
 
     def read_topics(self, topics: list[str], pattern: str | None) -> None:
@@ -141,8 +144,20 @@ class ConsumerCore:
     async def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, int]) -> None:
         """By hand: just these partitions from now on, and new ones from the given offsets where there are any."""
         wanted = frozenset((str(topic), int(index)) for topic, index in partitions)
+        await self._check_there(wanted)
+        self._pass()
+
+        async def same() -> frozenset[TopicPartition]:
+            return wanted
+
+        self._by_hand = same
+        await self._become(wanted, partitions if isinstance(partitions, Mapping) else {})
+
+    async def _check_there(self, partitions: Iterable[TopicPartition]) -> None:
+        """Raises RequestFailed for one that does not exist."""
+        wanted = sorted(partitions)
         await self.cluster.refresh(sorted({topic for topic, _ in wanted}))
-        for topic, index in sorted(wanted):
+        for topic, index in wanted:
             known = self.cluster.topics.get(topic)
             if known is None:
                 raise RequestFailed(f"topic {topic!r}", Err.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC)
@@ -150,9 +165,6 @@ class ConsumerCore:
                 count = len(known.partitions)
                 message = f"the topic has {count} partitions, 0 to {count - 1}"
                 raise RequestFailed(f"{topic}-{index}", Err.UNKNOWN_TOPIC_OR_PARTITION, message)
-        self._pass()
-        self._by_hand = None
-        await self._become(wanted, partitions if isinstance(partitions, Mapping) else {})
 
     def _be_told(self) -> None:
         self.has_news = True
@@ -217,7 +229,7 @@ class ConsumerCore:
         if self.membership is not None:
             await self._reconcile(self.membership)
             self.membership.is_alive()
-        elif self._by_hand is not None and now >= self._look_s:
+        elif self._by_hand is not None and (await self._notice_topics() or now >= self._look_s):
             self._look_s = now + self._metadata_max_age_s
             try:
                 await self._become(await self._by_hand(), {})
@@ -300,6 +312,26 @@ class ConsumerCore:
                 self.fetcher.add(Place(topic, index, offset, self.cluster.topics[topic].topic_id, epoch))
             self._note_committed(new)
             await self._listeners.assigned(new)
+
+    async def _notice_topics(self) -> bool:
+        """Without a group, which would tell: let go of topics that were deleted and made again, since a position in the
+        old one means nothing in the new one. Whether there were any: they are read from their start then."""
+        if self._looks == self.cluster.looks:
+            return False
+        self._looks = self.cluster.looks
+        topics, again = self.cluster.topics, []
+        for at, place in self.fetcher.places.items():
+            known = topics.get(at[0])
+            if known is None and at[0] not in self._gone:
+                self._gone.add(at[0])
+                log.warning("topic %r is gone: nothing is read of it unless it is made again", at[0])
+            elif known is not None and known.topic_id != place.topic_id:
+                again.append(at)
+        for topic in {topic for topic, _ in again}:
+            self._gone.discard(topic)
+            log.warning("topic %r was deleted and made again: what was read of it was of the old one", topic)
+        await self._lose(frozenset(again))
+        return bool(again)
 
     async def _reconcile(self, member: Membership) -> None:
         """Give up what the group wants back, take what it gives."""
@@ -438,6 +470,13 @@ class ConsumerCore:
         named = {} if self.membership is None else self.membership.topic_ids
         ids = {topic: named[topic] for topic, _ in wanted if topic in named}
         ids |= {at[0]: place.topic_id for at, place in here.items()}
+        # Only of a topic that was read may it be passed over that it is gone: a name that is misspelt is told.
+        topics = self.cluster.topics
+        if strange := [
+            at for at in wanted
+            if at not in here and (at[0] not in ids or (at[0] in topics and at[1] not in topics[at[0]].partitions))
+        ]:  # fmt: skip
+            await self._check_there(strange)
         seeks = {at: place.seeks for at, place in here.items()}
         epochs = self.epochs_of(wanted)
         await self._offsets.commit(wanted, epochs, ids, metadata, check_member=lambda: self.check_member(expulsions))

@@ -94,7 +94,7 @@ class ConsumerMember(Membership):
                     return
                 wait_s, pause_s = pause_s, min(pause_s * 2, BACKOFF_S_MAX)
             try:
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout(min(wait_s, self._hangs_in_s(loop.time()))):
                     await self._wake.wait()
             except TimeoutError:
                 pass

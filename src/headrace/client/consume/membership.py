@@ -119,6 +119,10 @@ class Membership:
             self._last_progress, self._alive_s = progress, now
         return now - self._alive_s > self.subscription.max_poll_interval_ms / 1000
 
+    def _hangs_in_s(self, now: float) -> float:
+        """When the owner has hung unless it says something before: looked at then, not at some later heartbeat."""
+        return max(0.05, self._alive_s + self.subscription.max_poll_interval_ms / 1000 - now)
+
     def _be_expelled(self) -> None:
         self.wanted = self._owned = frozenset()
         self.expulsions += 1

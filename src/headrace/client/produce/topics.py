@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from headrace.client.errors import ClientError, RequestFailed
 from headrace.client.net.cluster import NO_TOPIC, UNKNOWN_TOPIC_WAIT_S, Cluster, Topic, may_pass, topic_from
-from headrace.errors import Err
+from headrace.errors import Err, KafkaError
+from headrace.metadata.names import check_topic_name
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 
@@ -71,6 +72,10 @@ class TopicFinder:
         )
 
     async def _find(self, topic: str) -> Topic:
+        try:
+            check_topic_name(topic)
+        except KafkaError as error:
+            raise RequestFailed(f"topic {topic!r}", error.error, error.message) from None
         await self._ask(topic)
         if topic not in self._cluster.topics:
             await self._ask(topic, creates=True)
