@@ -2,12 +2,16 @@
 
 Cold is a user's first run: no class cache of the JVM yet, and one built in the background, a minute later. Compiled
 modules and the page cache are as the machine has them. The clock starts with the demo.
+
+`--picture docs/img/demo.svg` runs it once, and keeps its screen of the moment in which a broker is down.
 """
 
 import argparse
 import asyncio
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,8 +19,12 @@ import time
 from pathlib import Path
 from statistics import median
 
+from rich.console import Console
+
+from headrace.cli.demo import KEYS
 from headrace.demo import job
 from headrace.demo.brokers import LocalBrokers
+from headrace.demo.dashboard import draw
 from headrace.demo.run import Options, Run
 from headrace.demo.status import Status
 
@@ -25,6 +33,9 @@ BATCH_GOAL_S = 1.5
 WARMING = 4
 """So many batches are not counted: the JVM compiles in them."""
 CACHES = "XDG_CACHE_HOME"
+
+PICTURE_COLUMNS, PICTURE_ROWS = 125, 42
+FONTS = 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace'
 
 Figures = dict[str, float | bool]
 
@@ -46,6 +57,30 @@ def once(seconds: float) -> Figures:
         "kept": all(check.kept for check in checks),
         "load before": 0.0,
     }
+
+
+def photograph(seconds: float, file: Path) -> None:
+    """The dashboard of a real run, as a picture."""
+
+    async def run_and_look(folder: Path) -> str:
+        status = Status(limit_s=seconds, keys=KEYS)
+        running = asyncio.create_task(Run(Options(seconds), LocalBrokers(folder, 3), folder, status).whole())
+        while not running.done() and not (status.windows and any(not node.is_up for node in status.nodes)):
+            await asyncio.sleep(0.1)
+        drawn = picture(status)
+        await running
+        return drawn
+
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        file.write_text(asyncio.run(run_and_look(Path(name))))
+
+
+def picture(status: Status) -> str:
+    """The screen as SVG that fetches nothing: by itself rich takes its fonts from the network."""
+    console = Console(width=PICTURE_COLUMNS, height=PICTURE_ROWS, record=True, file=io.StringIO(), force_terminal=True)
+    console.print(draw(status, PICTURE_COLUMNS, PICTURE_ROWS), height=PICTURE_ROWS)
+    drawn = console.export_svg(title="make run", unique_id="demo")
+    return re.sub(r"@font-face {.*?}\s*", "", drawn, flags=re.S).replace("Fira Code, monospace", FONTS)
 
 
 def measure(how: str, seconds: float) -> Figures:
@@ -78,7 +113,11 @@ def main() -> int:
     parser.add_argument("--only", choices=GOALS, action="append", help="cold or warm alone")
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--once", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--picture", type=Path, help="only draw the dashboard of one run there")
     given = parser.parse_args()
+    if given.picture:
+        photograph(given.seconds, given.picture)
+        return 0
     if given.once:
         print(json.dumps(once(given.once)))
         return 0

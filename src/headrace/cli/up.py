@@ -27,27 +27,34 @@ BROKERS_MAX = 64
 ENDS = ("stop", "kill")
 """What becomes of a supervised node when its supervisor is gone: SIGTERM, or SIGKILL where nothing is worth keeping."""
 
-DESCRIPTION = "Start a broker, or a cluster of them. Any Kafka client can use it at the\naddress it prints."
+DESCRIPTION = "  Start a broker, or a cluster of them. Any Kafka client can use it at the\n  address it prints."
 EPILOG = """\
 Options come from, weakest first: --config FILE (Kafka's server.properties),
 the environment (HEADRACE_LOG_SEGMENT_BYTES is log.segment.bytes), the command
 line. Stop it with Ctrl-C or SIGTERM; a second Ctrl-C ends it at once.
 
-one broker on 127.0.0.1:9092, data in ./headrace-data:
+One broker on 127.0.0.1:9092, data in ./headrace-data:
   headrace up
-any free port, another folder:
+Any free port, another folder:
   headrace up --port 0 --data /tmp/try
-for other machines, which know this one by a name:
+For other machines, which know this one by a name:
   headrace up --host 0.0.0.0 --set advertised.listeners=PLAINTEXT://b.lan:9092
-with a file of Kafka's:
+With a file of Kafka's:
   headrace up --config server.properties --set log.retention.hours=24
-a cluster on this machine, ports 9092 to 9094, in the background:
+A cluster on this machine, ports 9092 to 9094, in the background:
   headrace up --brokers 3 --detach
-one that keeps its metadata in ZooKeeper, `headrace zookeeper up` runs one:
+One that keeps its metadata in ZooKeeper, `headrace zookeeper up` runs one:
   headrace up --zookeeper 127.0.0.1:2181/headrace
-one node of three machines, whose folder `headrace format` has made:
+One node of three machines, whose folder `headrace format` has made:
   headrace up --node-id 2 --voters 1@a:9093,2@b:9093,3@c:9093
 """
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help that looks like that of the other commands, which would take a tenth of a second longer to load."""
+
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        super().add_usage(usage, actions, groups, "Usage: ")
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -63,63 +70,71 @@ class OneLineParser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     found = OneLineParser(
-        "headrace up", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        "headrace up",
+        usage="%(prog)s [OPTIONS]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=Formatter,
+        add_help=False,
     )
-    add = found.add_argument
-    add("--data", metavar="DIR", help=f"data folder, made if missing [./{DATA}]")
-    add("--host", metavar="HOST", help=f"address to listen on [{HOST}: this machine only]")
-    add("--port", metavar="N", type=port_number, help=f"port to listen on, 0 for any free one [{PORT}]")
-    add("--config", metavar="FILE", help="options in Kafka's format (server.properties)")
+    add = found.add_argument_group("Options").add_argument
+    add("--data", metavar="DIR", help=f"Data folder, made if missing.  [default: ./{DATA}]")
+    add("--host", metavar="HOST", help=f"Address to listen on.  [default: {HOST}, this machine only]")
+    add("--port", metavar="N", type=port_number, help=f"Port to listen on, 0 for any free one.  [default: {PORT}]")
+    add("--config", metavar="FILE", help="Options in Kafka's format (server.properties).")
     add(
         "--set",
         metavar="NAME=VALUE",
         action="append",
         default=[],
         dest="settings",
-        help="one option, Kafka's name; may be repeated",
+        help="One option, by Kafka's name; may be repeated.",
     )
-    add("--node-id", metavar="N", type=int, help="id of this node in its cluster [1]")
+    add("--node-id", metavar="N", type=int, help="Id of this node in its cluster.  [default: 1]")
     add(
         "--metrics-port",
         metavar="N",
         type=port_number,
-        help="serve Prometheus metrics on this port, 0 for any free one [none]",
+        help="Serve Prometheus metrics on this port, 0 for any free one.",
     )
     add(
         "--detach",
         action="store_true",
-        help="go on in the background once clients can connect; `headrace down` stops it",
+        help="Go on in the background once clients can connect; `headrace down` stops it.",
     )
-    add("-v", "--verbose", action="store_true", help="log details")
-    add("--json", action="store_true", dest="as_json", help="say where the broker is as JSON, in one line")
-    add_cluster_options(found)
+    add("-v", "--verbose", action="store_true", help="Log details.")
+    add("--json", action="store_true", dest="as_json", help="Say where the broker is as JSON, in one line.")
+    add_cluster_options(found, add)
+    add("-h", "--help", action="help", help="Show this message and exit.")
     return found
 
 
-def add_cluster_options(found: argparse.ArgumentParser) -> None:
-    local = found.add_argument_group("a cluster on this machine").add_argument
+def add_cluster_options(found: argparse.ArgumentParser, add_general: Callable[..., object]) -> None:
+    local = found.add_argument_group("A cluster on this machine").add_argument
     local(
         "--brokers",
         metavar="N",
         type=broker_count,
-        help="run so many brokers, each a process with a folder in --data; they are restarted if they crash",
+        help="Run so many brokers, each a process with a folder in --data; they are restarted if they crash.",
     )
-    found.add_argument(
+    add_general(
         "--zookeeper",
         metavar="HOST:PORT,.../PATH",
-        help="keep the metadata in ZooKeeper instead of KRaft (zookeeper.connect)",
+        help="Keep the metadata in ZooKeeper instead of KRaft (zookeeper.connect).",
     )
-    local("--racks", metavar="R,...", help="racks to give to them in turn [this machine is one rack]")
-    add = found.add_argument_group("one node of a cluster").add_argument
-    add("--voters", metavar="ID@HOST:PORT,...", help="the controllers, if they never change (controller.quorum.voters)")
+    local("--racks", metavar="R,...", help="Racks to give to them in turn.  [default: this machine is one rack]")
+    add = found.add_argument_group("One node of a cluster").add_argument
+    add(
+        "--voters", metavar="ID@HOST:PORT,...", help="The controllers, if they never change (controller.quorum.voters)."
+    )
     add(
         "--bootstrap-controllers",
         metavar="HOST:PORT,...",
-        help="where to find the controllers otherwise (controller.quorum.bootstrap.servers)",
+        help="Where to find the controllers otherwise (controller.quorum.bootstrap.servers).",
     )
-    add("--controller-port", metavar="N", type=port_number, help="be a controller too, on this port")
-    add("--roles", metavar="ROLE,...", help="broker, controller or both (process.roles)")
-    add("--rack", metavar="R", help="where this broker stands (broker.rack)")
+    add("--controller-port", metavar="N", type=port_number, help="Be a controller too, on this port.")
+    add("--roles", metavar="ROLE,...", help="Broker, controller or both (process.roles).")
+    add("--rack", metavar="R", help="Where this broker stands (broker.rack).")
     add("--supervised", nargs="?", choices=ENDS, const="stop", help=argparse.SUPPRESS)
 
 

@@ -152,6 +152,16 @@ def test_what_is_said_wrongly_is_refused_in_one_line(
     assert captured.err.count("\n") == 1
 
 
+def test_its_help_looks_like_that_of_the_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert not caught.value.code
+    assert shown.startswith("Usage: headrace up [OPTIONS]\n\n  Start a broker")
+    assert "\n\nOptions:\n  --data DIR " in shown
+    assert re.search(r"\n  -h, --help +Show this message and exit\.\n", shown)
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
