@@ -71,7 +71,7 @@ bench: $(STAMP) ## Headrace and Apache Kafka side by side; writes docs/bench
 
 dist: $(UV) ## build the sdist and the wheel into dist/
 	@rm -f $(DIST)/headrace-*
-	@$(UV) build --out-dir $(DIST) || { echo "$(OFFLINE)"; exit 1; }
+	@$(UV) build --out-dir $(DIST) || { echo "not built, see above; and if $(OFFLINE)"; exit 1; }
 
 clean: ## remove what was built or downloaded here
 	@rm -rf $(VENV) .venvs build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -203,6 +203,12 @@ def test_a_report_is_one_file_with_the_verdict_and_the_pictures(status: Status, 
     assert "kill -9 of broker 2" in seen
 
 
+def test_what_happened_just_before_the_feed_has_no_minus_of_its_own(status: Status) -> None:
+    status.notes.appendleft((-0.04, "topics are there"))
+    text = report(status, [Check("group", True, "")], [])
+    assert "-0.0 s" not in text and ">0.0 s<" in text
+
+
 def tiles(text: str) -> dict[str, str]:
     return {name: value for value, name in re.findall(r'<div class="tile"><b>([^<]+)</b>([^<]+)<', text)}
 

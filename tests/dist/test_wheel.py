@@ -7,6 +7,7 @@ import ast
 import importlib.metadata
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from email.parser import HeaderParser
@@ -143,6 +144,22 @@ def test_dist_is_one_sdist_and_one_wheel(dist: Path, wheel: Wheel) -> None:
     built = sorted(file.name for file in dist.glob("headrace-*"))
     version = wheel.metadata["Version"]
     assert built == [f"headrace-{version}-py3-none-any.whl", f"headrace-{version}.tar.gz"]
+
+
+def test_the_sdist_has_nothing_of_who_works_in_the_checkout(dist: Path, tmp_path: Path) -> None:
+    """An environment by another name than `.venv`, and the data of a broker that was started there."""
+    listed = run("git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
+    ours = {name for name in listed if (ROOT / name).exists()}
+    for name in (*ours, "venv/pyvenv.cfg", "headrace-data/orders-0/00000000000000000000.log"):
+        copy = tmp_path / "checkout" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes((ROOT / name).read_bytes() if name in ours else b"private")
+    run(*UV, "build", "--sdist", "--out-dir", tmp_path, tmp_path / "checkout")
+    (file,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(file) as archive:
+        packed = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    hidden = {name for name in ours if name.startswith(".")}
+    assert packed - {"PKG-INFO", ".gitignore"} == ours - hidden
 
 
 def test_every_file_of_the_source_is_in_the_wheel_and_nothing_else(wheel: Wheel) -> None:

@@ -109,7 +109,7 @@ def report(status: Status, checks: Sequence[Check], facts: Sequence[tuple[str, s
             _section("How it went", f'<div class="charts">{"".join(_charts(status))}</div>'),
             _section("What was sent", _rows(kinds, ("", "n", ""))),
             _section("Who got what", _members(status)),
-            _section("What happened", _rows([(f"{at_s:.1f} s", text) for at_s, text in status.notes], ("at", ""))),
+            _section("What happened", _rows([(f"{at_s:z.1f} s", text) for at_s, text in status.notes], ("at", ""))),
             _section("The run", _rows(facts, ("", ""))),
             _section("Words", _terms()),
         ]
