@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.net.large_requests import ROWS_MAX
 from headrace.errors import Err
 from tests.broker.loop_probe import ProbedBroker
 from tests.broker.support import PATIENCE_S, create_topic, fetch_fields, produce, produce_fields
@@ -121,7 +122,7 @@ def test_transactions(broker: ProbedBroker) -> None:
     answer = ask(broker, "WriteTxnMarkers", 1, {"markers": markers})
     assert [row.producer_id for row in answer.markers] == list(range(MANY // 2))
     added = {"v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 0, "v3_and_below_producer_epoch": 0}
-    added |= {"v3_and_below_topics": [{"name": "t", "partitions": list(range(MANY))}]}
+    added |= {"v3_and_below_topics": [{"name": "t", "partitions": list(range(ROWS_MAX - 1))}]}
     answer = ask(broker, "AddPartitionsToTxn", 3, added)
     rows = answer.results_by_topic_v3_and_below[0].results_by_partition
     assert [row.partition_error_code for row in rows[9:11]] == [
@@ -153,6 +154,80 @@ def test_a_member_that_names_thousands_of_topics(broker: ProbedBroker) -> None:
         broker, "ConsumerGroupHeartbeat", 0, fields | {"subscribed_topic_names": [*names, "t"], "topic_partitions": []}
     )
     assert answer.error_code == 0 and len(answer.assignment.topic_partitions[0].partitions) == 10
+
+
+def test_members_that_leave_and_offsets_that_go(broker: ProbedBroker) -> None:
+    members = [{"member_id": f"m{number}", "group_instance_id": None} for number in range(MANY)]
+    answer = ask(broker, "LeaveGroup", 4, {"group_id": "g", "members": members})
+    assert len(answer.members) == len(members) and answer.members[-1].member_id == members[-1]["member_id"]
+    assert {row.error_code for row in answer.members} == {Err.UNKNOWN_MEMBER_ID}
+    rows = [{"partition_index": number % 10} for number in range(300_000)]
+    answer = ask(broker, "OffsetDelete", 0, {"group_id": "g", "topics": [{"name": "t", "partitions": rows}]})
+    assert answer.error_code == 0 and len(answer.topics[0].partitions) == len(rows)
+    wanted = [{"name": f"none-{number}", "partition_indexes": [0]} for number in range(120_000)]
+    answer = ask(broker, "ListPartitionReassignments", 0, {"topics": wanted, "timeout_ms": 1_000})
+    assert answer.error_code == 0 and not answer.topics
+
+
+def test_offsets_in_a_transaction(broker: ProbedBroker) -> None:
+    who = {"transactional_id": "large", "producer_id": -1, "producer_epoch": -1}
+    producer: Any = None
+    with Connection(broker.port, PATIENCE_S) as wire:
+
+        def began() -> bool:
+            nonlocal producer
+            wire.ask("FindCoordinator", 2, {"key": "large", "key_type": 1})  # makes the topic
+            producer = wire.ask("InitProducerId", 3, who | {"transaction_timeout_ms": 30_000})
+            return not producer.error_code
+
+        eventually(began, "a producer id")
+        who |= {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+        assert wire.ask("AddOffsetsToTxn", 2, who | {"group_id": "in-transaction"}).error_code == 0
+        rows = [{"partition_index": number % 10, "committed_offset": number} for number in range(100_000)]
+        fields = who | {"group_id": "in-transaction", "topics": [{"name": "t", "partitions": rows}]}
+        answer = ask(broker, "TxnOffsetCommit", 2, fields)
+        assert [row.partition_index for row in answer.topics[0].partitions] == [n % 10 for n in range(100_000)]
+        assert not any(row.error_code for row in answer.topics[0].partitions)
+        assert wire.ask("EndTxn", 2, who | {"committed": True}).error_code == 0
+        wanted = {"group_id": "in-transaction", "topics": [{"name": "t", "partition_indexes": [0, 9]}]}
+
+        def committed() -> list[int]:
+            (topic,) = wire.ask("OffsetFetch", 5, wanted).topics
+            return [row.committed_offset for row in topic.partitions]
+
+        eventually(lambda: committed() == [99_990, 99_999], "the marker makes them count")
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "fields"),
+    [
+        ("ConsumerGroupHeartbeat", 0, {"group_id": "g", "member_id": "m", "member_epoch": 0,
+         "topic_partitions": [], "subscribed_topic_names": [f"t{n}" for n in range(200_000)]}),
+        ("AddPartitionsToTxn", 3, {"v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 0,
+         "v3_and_below_producer_epoch": 0,
+         "v3_and_below_topics": [{"name": "t", "partitions": list(range(10)) * 50_000}]}),
+        ("DescribeTopicPartitions", 0, {"topics": [{"name": f"t{n}"} for n in range(200_000)],
+         "response_partition_limit": 2_000, "cursor": None}),
+        ("DescribeLogDirs", 1, {"topics": [{"topic": f"t{n}", "partitions": [0]} for n in range(200_000)]}),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_divided_is_refused(broker: ProbedBroker, api: str, version: int, fields: Any) -> None:
+    request = encode_request(api, version, fields)
+    broker.reset()
+    with Connection(broker.port, PATIENCE_S) as wire:
+        wire.send(request)
+        with pytest.raises(Closed):
+            wire.receive()
+    assert broker.longest_turn_ms() < TURN_MS
+
+
+def test_a_topic_of_thousands_of_partitions_goes(broker: ProbedBroker) -> None:
+    create_topic(broker.port, "wide", partitions=4_000)
+    eventually(lambda: broker.call(lambda: broker.broker.deltas.is_empty), "all of it is there")
+    answer = ask(broker, "DeleteTopics", 5, {"topic_names": ["wide"], "timeout_ms": 30_000})
+    assert not answer.responses[0].error_code
+    eventually(lambda: broker.call(lambda: broker.broker.deltas.is_empty), "all of it is gone")
+    assert broker.longest_turn_ms() < TURN_MS
 
 
 def test_bytes_that_are_no_request_close_the_connection(broker: ProbedBroker) -> None:

@@ -79,6 +79,7 @@ class OffsetHandlers:
             partitions = topics.setdefault(topic.name, {})
             for asked in topic.partitions:
                 partitions.setdefault(asked.partition_index, []).append(asked)
+            yield
         for name, partitions in topics.items():
             results = []
             for index, (asked, *twice) in partitions.items():

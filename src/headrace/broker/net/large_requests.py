@@ -1,8 +1,8 @@
 """Requests that name thousands of things: handled in portions, so that other requests get their turn in between.
 
-They are decoded and encoded in a thread, since that is pure. Handlers run on the loop: they get one portion after the
-other, as if each were a request of its own, and the answers are joined. Nothing here is used by a request of usual
-size.
+They are decoded, divided and encoded in a thread, since that is pure. Handlers run on the loop: they get one portion
+after the other, as if each were a request of its own, and the answers are joined. What cannot be divided and names more
+than any client does is refused. Nothing here is used by a request of usual size.
 """
 
 import asyncio
@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.broker.net.pauses import Pauses
 from headrace.broker.net.request import Request
 from headrace.broker.runtime import Runtime
 from headrace.protocol.api import ApiKey
+from headrace.protocol.primitives import ProtocolError
 
 LARGE_BYTES = 8 * 1024
 """From here on a request is handled in portions; a few milliseconds' worth of the smallest elements."""
@@ -23,6 +25,17 @@ LONG_BYTES = 64 * 1024
 """From here on one that cannot be divided is at least decoded in a thread."""
 AT_ONCE = 2
 """So many large requests are in work at a time: what they are decoded to may take many times their bytes."""
+ROWS_MAX = 25_000
+"""What a handler may get in one piece: 1 to 2 microseconds for each."""
+MORE_ROWS = {
+    # Each partition may name its replicas. What is too much for one change is refused with an answer.
+    ApiKey.CREATE_TOPICS: 100_000,
+    ApiKey.CREATE_PARTITIONS: 100_000,
+    ApiKey.LIST_OFFSETS: 100_000,  # its handler pauses by itself
+    # Of brokers: as many partitions as they lead.
+    ApiKey.ALTER_PARTITION: 1_000_000,
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: 1_000_000,
+}
 
 
 class Portions(NamedTuple):
@@ -126,8 +139,14 @@ PORTIONS: dict[int, Portions] = {
     ApiKey.ALTER_CLIENT_QUOTAS: Portions("entries", "entries"),
     ApiKey.DESCRIBE_TRANSACTIONS: Portions("transactional_ids", "transaction_states"),
     ApiKey.WRITE_TXN_MARKERS: Portions("markers", "markers", waits=True),
+    ApiKey.LEAVE_GROUP: Portions("members", "members"),
+    ApiKey.OFFSET_DELETE: Portions("topics", "topics", "partitions", "partitions", 1000),
+    ApiKey.TXN_OFFSET_COMMIT: Portions("topics", "topics", "partitions", "partitions", 1000),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Portions("topics", "topics", "partition_indexes", "partitions", 1000),
+    # Before v4 of one transaction, in fields of their own: all or nothing.
+    ApiKey.ADD_PARTITIONS_TO_TXN: Portions("transactions", "results_by_transaction", from_bytes=LONG_BYTES),
 }
-"""Those whose rows have nothing to do with each other. Topics are created and deleted all at once, as one change."""
+"""Those whose rows have nothing to do with each other. Topics are created and deleted in portions of their own."""
 OFFSET_FETCH_TOPICS = Portions("topics", "topics", "partition_indexes", "partitions", 1000)
 OFFSET_FETCH_GROUPS = Portions("groups", "groups", size=50)
 GROUPS_SINCE = 8
@@ -177,6 +196,24 @@ class RequestPart(Request):
             self.answered.set_result(message)
 
 
+def decoded(decode: Callable[[bytes], Any], body: bytes, portions: Portions | None, rows_max: int) -> list[Any]:
+    """A request's message, in portions. Raises ProtocolError where one of them has more rows than any client's."""
+    message = decode(body)
+    parts = [message] if portions is None else list(portions.split(message))
+    if any(_rows(part) > rows_max for part in parts):
+        raise ProtocolError(f"{type(message).__name__} names more than {rows_max} things that belong together")
+    return parts
+
+
+def _rows(value: Any) -> int:
+    """Whatever stands in its arrays, and in theirs."""
+    if isinstance(value, list):
+        return len(value) + (sum(map(_rows, value)) if value and isinstance(value[0], Struct) else 0)
+    if isinstance(value, Struct):
+        return sum(_rows(getattr(value, name)) for name in value.__struct_fields__)
+    return 0
+
+
 class LargeRequests:
     """Does the work of the router for them."""
 
@@ -202,28 +239,29 @@ class LargeRequests:
             result = begin(message)
             return await result if isawaitable(result) else result
 
-        if portions is None:
-            # It may wait for others, such as members of its group: not while it keeps large requests from their turn.
-            async with self._turn:
-                message = await runtime.run_in_thread(decode, body)
-            return None if connection.closed else await runtime.run_in_thread(encode, await handle(message))
+        rows_max = MORE_ROWS.get(ApiKey(request.api_key), ROWS_MAX)
         begun: list[Any] = []
         async with self._turn:
-            message = await runtime.run_in_thread(decode, body)
+            parts = await runtime.run_in_thread(decoded, decode, body, portions, rows_max)
             pauses = Pauses(runtime.perf_counter)
             answer: Any = None
-            for part in portions.split(message):
-                if connection.closed:
-                    break
-                if portions.waits:
-                    begun.append(begin(part))
-                else:
-                    answer = portions.joined(answer, await handle(part))
-                if pauses.due:
-                    await pauses.take()
-            if not begun:
-                return None if connection.closed else await runtime.run_in_thread(encode, answer)
-        # Others, such as followers that are slow, must not keep large requests from their turn.
+            if portions is not None and len(parts) > 1:
+                for part in parts:
+                    if connection.closed:
+                        return None
+                    if portions.waits:
+                        begun.append(begin(part))
+                    else:
+                        answer = portions.joined(answer, await handle(part))
+                    if pauses.due:
+                        await pauses.take()
+        # What waits for others, such as members of a group or followers that are slow, must not keep large requests
+        # from their turn.
+        if answer is None and not begun:
+            if connection.closed:
+                return None
+            answer = await handle(parts.pop())
         for result in begun:
+            assert portions is not None
             answer = portions.joined(answer, await result if isawaitable(result) else result)
         return None if connection.closed else await runtime.run_in_thread(encode, answer)

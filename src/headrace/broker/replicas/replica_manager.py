@@ -133,7 +133,7 @@ class ReplicaManager:
         for topic in delta.topics_deleted.values():
             for partition in self._replicas.remove_topic(topic.id, topic.name):
                 self._remove(partition)
-            yield
+                yield
         for kind, name in delta.configs:
             if kind == TOPIC_CONFIG:
                 self.reconfigure(name, image)  # first: an ISR is judged by min.insync.replicas
