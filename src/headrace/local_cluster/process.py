@@ -133,14 +133,21 @@ class ClusterProcesses:
     """
 
     def __init__(self, folder: Path, wish: Wish) -> None:
-        cluster = open_cluster(folder, wish)
+        self._folder = folder
+        self._wish = wish
+        self.bootstrap = ""
+        self.folders: dict[int, Path] = {}
+        self.brokers: dict[int, BrokerProcess] = {}
+        self._open()
+
+    def _open(self) -> None:
+        cluster = open_cluster(self._folder, self._wish)
         self.bootstrap = cluster.bootstrap
-        self.folders = {node_id: node.data for node_id, node in cluster.nodes.items()}
-        words = ["--supervised", "kill"]
-        self.brokers = {
-            node_id: BrokerProcess(node.data, node.log, [*words, "--config", str(node.properties)], node.port)
-            for node_id, node in cluster.nodes.items()
-        }
+        for node_id, node in cluster.nodes.items():
+            if node_id not in self.brokers:
+                words = ["--supervised", "kill", "--config", str(node.properties)]
+                self.folders[node_id] = node.data
+                self.brokers[node_id] = BrokerProcess(node.data, node.log, words, node.port)
 
     def start(self) -> None:
         """Returns when all serve. Raises RuntimeError with the reason of one that does not."""
@@ -149,6 +156,13 @@ class ClusterProcesses:
             broker.launch()
         for broker in self.brokers.values():
             broker.await_ready()
+
+    def add(self) -> int:
+        """One more broker, as `headrace up --brokers` adds it; returns its number once it serves."""
+        self._wish = self._wish._replace(brokers=self._wish.brokers + 1)
+        self._open()
+        self.brokers[max(self.brokers)].start()
+        return max(self.brokers)
 
     def lose(self, node_id: int) -> None:
         """The machine is gone, and its disk with it."""

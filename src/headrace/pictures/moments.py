@@ -1,6 +1,6 @@
-"""A partition over time: who leads, who is in sync, and whether records are written."""
+"""A partition over time: who leads, who is in sync, which records each replica has, and whether more are written."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from headrace.pictures.canvas import MARGIN, Canvas
@@ -48,6 +48,56 @@ def in_sync_picture(topic: str, replicas: Sequence[int], least: int, moments: Se
 
 
 _MEANINGS = {"leader": "leads", "follower": "in sync", "wait": "behind, or too few", "bad": "lost"}
+
+
+class Copies(NamedTuple):
+    """What each replica of a partition has at a moment, and how much of it counts."""
+
+    topic: str
+    what: str
+    ends: Mapping[int, int]
+    """By broker, the leader first: how many records it has."""
+    committed: int
+    in_sync: Sequence[int]
+    answer: str
+    """To a record that was sent then with acks=all."""
+
+
+RECORD, RECORD_STEP, ROW_STEP = 40, 46, 40
+NAMES = 130
+
+
+def committed_picture(moments: Sequence[Copies]) -> Canvas:
+    """Record by record, what each replica has, and up to where consumers are given records."""
+    most = max(end for moment in moments for end in moment.ends.values())
+    panel = 44 + max(len(moment.ends) for moment in moments) * ROW_STEP + 30
+    canvas = Canvas(
+        2 * MARGIN + NAMES + most * RECORD_STEP + 330,
+        TOP + len(moments) * panel + 46,
+        "Committed, and not committed yet",
+        "A record is committed once every in-sync replica has it. Consumers are given records up to the line.",
+    )
+    for index, moment in enumerate(moments):
+        _draw_copies(canvas, TOP + index * panel, moment, MARGIN + NAMES + most * RECORD_STEP + 18)
+    legend(canvas, canvas.height - 36, ("good", "wait"), {"good": "committed", "wait": "not committed"})
+    return canvas
+
+
+def _draw_copies(canvas: Canvas, top: float, moment: Copies, right: float) -> None:
+    canvas.text(MARGIN, top + 8, f"{moment.topic}: {moment.what}", bold=True)
+    first = MARGIN + NAMES
+    y = top + 26
+    for row, (node, end) in enumerate(moment.ends.items()):
+        role = "leads" if not row else "in sync" if node in moment.in_sync else "behind"
+        canvas.text(MARGIN, y + row * ROW_STEP + 21, f"broker {node}  {role}", size=12)
+        for offset in range(end):
+            tone = "good" if offset < moment.committed else "wait"
+            x = first + offset * RECORD_STEP
+            canvas.label(x, y + row * ROW_STEP, RECORD, 32, str(offset), tone, size=12, dashed=tone == "wait")
+    line = first + moment.committed * RECORD_STEP - (RECORD_STEP - RECORD) / 2
+    canvas.line(line, y - 6, line, y + len(moment.ends) * ROW_STEP, "leader")
+    canvas.text(right, y + 21, f"in sync: {', '.join(map(str, moment.in_sync))}", size=12)
+    canvas.text(right, y + ROW_STEP + 21, f"acks=all: {moment.answer}", size=12)
 
 
 def _x(index: int) -> float:

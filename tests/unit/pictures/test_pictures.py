@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from headrace.pictures.balance import Share, balance_picture
 from headrace.pictures.canvas import TONES, Canvas, fitting
 from headrace.pictures.groups import Reading, groups_picture
 from headrace.pictures.logs import (
@@ -16,9 +17,11 @@ from headrace.pictures.logs import (
     exactly_once_picture,
     files_picture,
 )
-from headrace.pictures.moments import Moment, in_sync_picture
+from headrace.pictures.moments import Copies, Moment, committed_picture, in_sync_picture
+from headrace.pictures.placement import steps_picture
 from headrace.pictures.quorums import Controller, Log, Znode, quorums_picture
 from headrace.pictures.replicas import Broker, Placed, placements_picture, replicas_picture
+from headrace.pictures.sending import Attempt, Keyed, again_picture, records_picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 LEGIBLE = 4.5
@@ -58,6 +61,26 @@ def test_logs_groups_moments_and_quorums() -> None:
     znodes = [Znode("/controller", "{}" * 200, True)]
     assert words(quorums_picture(Log(3, [Controller(1, True, 9)], ["fact"]), znodes))["ephemeral"] == 1
     assert words(quorums_picture(Log(3, [Controller(1, True, 9)], ["fact"]), []))["not run: it needs Java"] == 1
+
+
+def test_records_copies_and_what_came_of_sending_again() -> None:
+    drawn = words(records_picture("t", 2, [Keyed(0, 0, "Oslo", "a"), Keyed(0, 1, "Oslo", "b"), Keyed(1, 0, None, "c")]))
+    assert drawn["Oslo: b"] == drawn["key Oslo"] == drawn["no key"] == drawn["offset 1"] == 1 and drawn["offset 0"] == 2
+    drawn = words(committed_picture([Copies("t", "frozen", {1: 5, 3: 3, 4: 3}, 3, [1, 3], "waits")]))
+    assert drawn["2"] == 3 and drawn["4"] == 1 and drawn["acks=all: waits"] == 1
+    assert drawn["broker 1  leads"] == drawn["broker 3  in sync"] == drawn["broker 4  behind"] == 1
+    drawn = words(again_picture([Attempt("once", "failed", 0), Attempt("again", "acknowledged", 3)]))
+    assert drawn["lost"] == drawn["failed"] == drawn["the record"] == 1 and drawn["again"] == 3
+
+
+def test_placement_step_by_step_and_shares() -> None:
+    order = [Broker(node, rack) for node, rack in ((2, "b"), (3, "a"), (4, "b"), (1, "a"))]
+    drawn = words(steps_picture(order, [[2, 3, 4], [3, 4, 1], [4, 1, 2], [1, 2, 3]]))
+    assert (drawn["leader"], drawn["follower 1"], drawn["follower 2"]) == (12, 8, 4), "each step keeps those before it"
+    assert drawn["rack a"] == 2 and drawn["It starts at broker 2, which is chosen at random."] == 1
+    shares = {1: Share(2, 5), 2: Share(0, 0), 3: Share(1, 4, is_lost=True)}
+    drawn = words(balance_picture([("before", shares), ("after", shares)]))
+    assert drawn["leads 2 of 5"] == drawn["nothing"] == drawn["lost, leads 1 of 4"] == 2
 
 
 def test_words_that_do_not_fit_end_in_an_ellipsis() -> None:

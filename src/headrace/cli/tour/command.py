@@ -26,12 +26,16 @@ class Page(NamedTuple):
 PAGES = {
     "partitions": Page("Topics, partitions and replicas", "topics:partitions"),
     "segments": Page("Segments and indexes", "topics:segments"),
+    "records": Page("Records and offsets", "sending:records"),
     "leaders": Page("Leaders and followers", "topics:leaders"),
     "placement": Page("Partition assignment", "topics:placement"),
-    "in-sync": Page("In-sync replicas", "topics:in_sync"),
-    "commits": Page("Polling and commits", "topics:commits"),
+    "in-sync": Page("In-sync replicas", "in_sync:in_sync"),
+    "committed": Page("Committed, and not committed yet", "in_sync:committed"),
+    "commits": Page("Polling and commits", "reading:commits"),
     "groups": Page("Groups: queue, and publish/subscribe", "reading:groups"),
+    "again": Page("Sending again", "sending:again"),
     "exactly-once": Page("Exactly once", "reading:exactly_once"),
+    "balance": Page("The controller: brokers come and go", "controller:balance"),
     "metadata": Page("The controller: KRaft and ZooKeeper", "metadata:metadata"),
 }
 
@@ -83,11 +87,11 @@ def _make(folder: Path) -> None:
 def _turn(stage: "Stage", name: str, *, last: bool, quiet: bool) -> str:
     page = PAGES[name]
     show = _function(page.home)
-    text = io.StringIO()
     if quiet:
-        with redirect_stdout(text):
+        written = io.BytesIO()  # records are written as bytes
+        with io.TextIOWrapper(written, encoding="utf-8", write_through=True) as text, redirect_stdout(text):
             show(stage)
-        return text.getvalue()
+            return written.getvalue().decode()
     print(f"== {page.title}\n")
     show(stage)
     if not last and sys.stdin.isatty() and sys.stdout.isatty():

@@ -1,18 +1,93 @@
-"""The pages on readers: groups, as a queue and as subscribers, and transactions."""
+"""The pages on readers: what they commit, groups, as a queue and as subscribers, and transactions."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from headrace.cli.tour.stage import PATIENCE_S, Stage
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.groups import Groups
 from headrace.client.api.consumer import Consumer
 from headrace.client.api.producer import Producer
 from headrace.client.errors import ClientError
 from headrace.pictures.groups import Reading, groups_picture
-from headrace.pictures.logs import Sent, exactly_once_picture
+from headrace.pictures.logs import Progress, Sent, commits_picture, exactly_once_picture
 from headrace.pictures.replicas import replicas_picture
 
 PARTITIONS = 4
+
+
+def commits(stage: Stage) -> None:
+    print("A consumer asks for records at its own pace, from any offset, back and forth.\n")
+    stage.show("topic", "create", "drawing", "-p", "3", "-r", "1")
+    for partition in range(3):
+        stage.show("produce", "drawing", "-p", str(partition), "-v", "a", "-v", "b", "-v", "c", hide=True)
+    stage.show("consume", "drawing", "-p", "0", "--from", "1", "-f", r"offset %o: %s\n")
+    for asked, given in asyncio.run(_back_and_forth(stage.bootstrap)):
+        print(f"seek({asked}) gives offset {given}")
+    print("\nA group commits how far it is. The latest record of the first partition is not committed:\n")
+
+    async def commit(admin: Admin) -> list[Progress]:
+        groups = Groups(admin)
+        await groups.commit("readers", {("drawing", 0): 2, ("drawing", 1): 3, ("drawing", 2): 3})
+        committed = await groups.committed("readers")
+        ends = await admin.list_offsets("drawing")
+        return [Progress(n, ends[n].offset, committed["drawing", n].offset) for n in sorted(ends)]
+
+    found = stage.ask(commit)
+    stage.show("group", "describe", "readers")
+    stage.draw("commits", commits_picture("drawing", "readers", found))
+    _crash(stage)
+
+
+async def _back_and_forth(bootstrap: str) -> list[tuple[int, int]]:
+    async with Consumer(bootstrap=bootstrap) as consumer:
+        await consumer.assign({("drawing", 0): 0})
+        found = []
+        for offset in (2, 0, 1):
+            consumer.seek(("drawing", 0), offset)
+            found.append((offset, (await consumer.poll(max_records=1))[0].offset))
+        return found
+
+
+CRASHING = """
+import asyncio, sys, headrace
+async def main():
+    options = {"group": "quiz", "auto_offset_reset": "earliest", "auto_commit": False}
+    async with headrace.Consumer(bootstrap=sys.argv[1], **options) as consumer:
+        await consumer.assign({("quiz", 0): 0})
+        handled = 0
+        async for record in consumer:
+            handled += 1
+            if handled == 20:
+                await consumer.commit()
+            if handled == 25:
+                print("25 processed", flush=True)
+                await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+def _crash(stage: Stage) -> None:
+    print(
+        "A quiz: 20 of 30 records are committed, five more are processed, and the consumer is killed. What is next?\n"
+    )
+    stage.show("topic", "create", "quiz", "-p", "1", "-r", "3")
+    values = [word for n in range(30) for word in ("-v", f"record {n + 1}")]
+    stage.show("produce", "quiz", *values, hide=True)
+    with subprocess.Popen([sys.executable, "-c", CRASHING, stage.bootstrap], stdout=subprocess.PIPE) as crashing:
+        assert crashing.stdout is not None
+        said = crashing.stdout.readline()
+        crashing.kill()
+    if not said:
+        raise ClientError("the consumer that is to crash did so before it had processed 25 records")
+    print("$ kill -9 the consumer\n")
+    stage.show("group", "describe", "quiz")
+    stage.show("consume", "quiz", "-g", "quiz", "-n", "1", "-f", r"offset %o: %s\n")
+    print("Offsets are records in a compacted topic; the coordinator answers from memory.\n")
+    stage.show("topic", "describe", "__consumer_offsets")
 
 
 def groups(stage: Stage) -> None:

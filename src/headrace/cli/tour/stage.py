@@ -1,16 +1,20 @@
 """The brokers of a tour, the commands that are shown on them, and the pictures that are drawn."""
 
+import asyncio
 import io
+import shlex
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.cli.output import with_admin
 from headrace.client.admin.admin import Admin
-from headrace.client.errors import ClientError
+from headrace.client.admin.operations import Operations
+from headrace.client.errors import ClientError, RequestFailed
 from headrace.client.net.cluster import Topic
+from headrace.errors import Err
 from headrace.local_cluster.layout import Wish
 from headrace.local_cluster.process import ClusterProcesses
 from headrace.pictures.canvas import Canvas
@@ -27,9 +31,13 @@ SETTINGS = {
     # Members of a group are seen to share partitions at once, and not after five seconds.
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.heartbeat.interval.ms": "500",
+    # A frozen broker is behind, as by congestion, and not lost. One whose process died is noticed at once all the same.
+    "broker.session.timeout.ms": "60000",
 }
 PATIENCE_S = 60.0
 POLL_S = 0.1
+ANSWER_S = 2.0
+"""A frozen broker is asked too, now and then: then another one."""
 LONG_WORD = 40
 
 
@@ -49,7 +57,7 @@ class Stage:
         from headrace.cli.app import run
 
         if not hide:
-            print("$ headrace " + " ".join(word if len(word) < LONG_WORD else f"{word[:8]}..." for word in words))
+            print("$ headrace " + shlex.join(word if len(word) < LONG_WORD else f"{word[:8]}..." for word in words))
         with redirect_stdout(io.StringIO()) if hide else _nothing():
             try:
                 status = run([*words, "-b", self.bootstrap])
@@ -79,6 +87,13 @@ class Stage:
         parts = sorted(self.topic(name).partitions.items())
         return [Placed(number, part.replicas, part.leader, part.isr) for number, part in parts]
 
+    def controller(self) -> int:
+        return self.ask(lambda admin: Operations(admin).quorum()).leader_id
+
+    def patient_admin(self, bootstrap: str) -> Admin:
+        """For pages on which brokers are frozen."""
+        return Admin(bootstrap, request_timeout_s=ANSWER_S)
+
     def shown_brokers(self, *node_ids: int) -> list[Broker]:
         """Those named, or all, with their racks, as they run or not."""
         chosen = node_ids or tuple(self.brokers)
@@ -91,11 +106,23 @@ class Stage:
                 raise ClientError(f"not within {PATIENCE_S:.0f} s: {what}")
             time.sleep(POLL_S)
 
+    async def wait_here(self, what: str, look: Callable[[], Awaitable[bool]]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not await look():
+            if time.monotonic() > deadline:
+                raise ClientError(f"not within {PATIENCE_S:.0f} s: {what}")
+            await asyncio.sleep(POLL_S)
+
     def wait_in_sync(self, name: str) -> None:
-        self.wait(
-            f"all replicas of {name} in sync",
-            lambda: all(set(part.in_sync) == set(part.replicas) for part in self.placed(name)),
-        )
+        def look() -> bool:
+            try:
+                return all(set(part.in_sync) == set(part.replicas) for part in self.placed(name))
+            except RequestFailed as error:
+                if error.error is not Err.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                return False  # it was just created, and not every broker has heard of it
+
+        self.wait(f"all replicas of {name} in sync", look)
 
 
 @contextmanager

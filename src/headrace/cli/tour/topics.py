@@ -1,6 +1,5 @@
-"""The pages on topics: partitions, segments, leaders, placement, in-sync replicas, commits."""
+"""The pages on topics: partitions, segments, leaders, placement."""
 
-import asyncio
 import io
 import json
 from contextlib import redirect_stdout
@@ -9,16 +8,10 @@ from typing import Any
 from headrace.cli.topic_files import folders_of
 from headrace.cli.tour.stage import Stage
 from headrace.client.admin.admin import Admin
-from headrace.client.admin.groups import Groups
-from headrace.client.api.producer import Producer
-from headrace.client.errors import ClientError
-from headrace.pictures.logs import Folder, Progress, Segment, commits_picture, files_picture
-from headrace.pictures.moments import Moment, in_sync_picture
+from headrace.pictures.logs import Folder, Segment, files_picture
+from headrace.pictures.placement import steps_picture
 from headrace.pictures.replicas import Placed, placements_picture, replicas_picture
 from headrace.terminal import size_text
-
-REFUSED_MS = 4_000
-"""A record that is not acknowledged for so long is refused: an election takes far less."""
 
 
 def partitions(stage: Stage) -> None:
@@ -114,71 +107,6 @@ def placement(stage: Stage) -> None:
         for how, rows in drawn["placed"].items()
     ]
     words = "Brokers in a list whose neighbours are in different racks; leaders and followers go along it."
+    order = [row[0] for row in drawn["placed"]["shifted"]]
+    stage.draw("placement-steps", steps_picture(stage.shown_brokers(*order), drawn["placed"]["shifted"]))
     stage.draw("placement", placements_picture("Placement over racks", words, stage.shown_brokers(), kinds))
-
-
-def in_sync(stage: Stage) -> None:
-    print("A leader is lost: a follower that is in sync leads. The lost one leaves the list of in-sync replicas.\n")
-    stage.show("topic", "create", "kept", "--assignment", "4:2:3", "--set", "min.insync.replicas=2")
-    stage.wait_in_sync("kept")
-    moments = [_moment(stage, "all are there", [])]
-    print("$ kill -9 broker 4\n")
-    stage.brokers[4].kill9()
-    stage.wait("another leads", lambda: stage.placed("kept")[0].leader not in (-1, 4))
-    stage.show("topic", "describe", "kept")
-    moments.append(_moment(stage, "broker 4 is killed", [4]))
-    print("Two are in sync, as many as min.insync.replicas asks for: writes go on. Now the second one is killed.\n")
-    print("$ kill -9 broker 3\n")
-    stage.brokers[3].kill9()
-    stage.wait("one alone in sync", lambda: list(stage.placed("kept")[0].in_sync) == [2])
-    stage.show("topic", "describe", "kept")
-    moments.append(_moment(stage, "broker 3 is killed", [3, 4]))
-    print("One is left: acks=all is refused, and nothing that was acknowledged is at risk. Brokers come back.\n")
-    stage.brokers[3].start()
-    stage.wait("broker 3 in sync", lambda: 3 in stage.placed("kept")[0].in_sync)
-    moments.append(_moment(stage, "broker 3 is back, and in sync", [4]))
-    stage.brokers[4].start()
-    stage.wait("broker 4 leads again", lambda: stage.placed("kept")[0].leader == 4)
-    stage.show("topic", "describe", "kept")
-    moments.append(_moment(stage, "broker 4 is back, and leads", []))
-    for moment in moments:
-        answer = "written" if moment.written else "refused"
-        print(f"{moment.what:<30} in sync {','.join(map(str, moment.in_sync)):<6} acks=all: {answer}")
-    print()
-    stage.draw("in-sync", in_sync_picture("kept", (4, 2, 3), 2, moments))
-
-
-def _moment(stage: Stage, what: str, lost: list[int]) -> Moment:
-    """How the topic is, and whether it takes a record."""
-
-    async def send() -> bool:
-        try:
-            async with Producer(
-                stage.bootstrap, delivery_timeout_ms=REFUSED_MS, request_timeout_ms=REFUSED_MS
-            ) as sender:
-                await sender.send("kept", what.encode())
-        except ClientError:
-            return False
-        return True
-
-    written = asyncio.run(send())
-    (part,) = stage.placed("kept")
-    return Moment(what, part.leader, part.in_sync, lost, written)
-
-
-def commits(stage: Stage) -> None:
-    print("A group commits how far it is. Three partitions of three records, the latest of the first not committed:\n")
-    stage.show("topic", "create", "drawing", "-p", "3", "-r", "1")
-    for partition in range(3):
-        stage.show("produce", "drawing", "-p", str(partition), "-v", "a", "-v", "b", "-v", "c", hide=True)
-
-    async def commit(admin: Admin) -> list[Progress]:
-        groups = Groups(admin)
-        await groups.commit("readers", {("drawing", 0): 2, ("drawing", 1): 3, ("drawing", 2): 3})
-        committed = await groups.committed("readers")
-        ends = await admin.list_offsets("drawing")
-        return [Progress(n, ends[n].offset, committed["drawing", n].offset) for n in sorted(ends)]
-
-    found = stage.ask(commit)
-    stage.show("group", "describe", "readers")
-    stage.draw("commits", commits_picture("drawing", "readers", found))
