@@ -231,7 +231,7 @@ class Offsets:
         if (topic.name, partition) in open_partitions:
             return _unstable(partition)
         found = self.get(group_id, topic.name, partition, committed=not require_stable) if known else None
-        if found is None or _other_topic(found.topic_id, topic.topic_id):
+        if found is None or _other_topic(found.topic_id, topic.topic_id) or self._is_of_another(topic.name, found):
             return _FetchPartition(partition_index=partition, committed_offset=-1)
         return _fetched(partition, found)
 
@@ -240,9 +240,21 @@ class Offsets:
     ) -> list[_FetchTopic]:
         topics: dict[str, list[_FetchPartition]] = {}
         for topic, partition, found in self.items(group_id, committed=not require_stable):
+            if self._is_of_another(topic, found):
+                continue
             unstable = (topic, partition) in open_partitions
             topics.setdefault(topic, []).append(_unstable(partition) if unstable else _fetched(partition, found))
         return [_FetchTopic(name=name, partitions=partitions) for name, partitions in topics.items()]
+
+    def _is_of_another(self, topic: str, found: Committed) -> bool:
+        """Whether it was committed to a topic that is gone, and another has its name: read from there on, the new one
+        would lack its first records. Such offsets are left where a topic was deleted while no shard was loaded; they
+        are overwritten, or go with their group.
+
+        No offset is of a topic that this image does not have yet: it was committed by a leader of an earlier epoch,
+        which had read less of the metadata than it takes to lead now.
+        """
+        return _other_topic(found.topic_id, self.state.image.topic_ids.get(topic, NO_TOPIC_ID))
 
     def get(self, group_id: str, topic: str, partition: int, *, committed: bool) -> Committed | None:
         if committed and self._past:

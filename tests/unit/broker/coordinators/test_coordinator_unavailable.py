@@ -9,13 +9,14 @@ import pytest
 from headrace.broker.coordinators.coordinator import partition_for
 from headrace.broker.coordinators.host import State
 from headrace.broker.coordinators.loading import SLICE_SECONDS, Load
+from headrace.client.admin.admin import Admin
 from headrace.errors import Err
 from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.records.builder import BatchBuilder
 from headrace.testing.simulator.world import World
-from tests.unit.broker.group_world import commit, committed, connect, in_world, with_topic
+from tests.unit.broker.group_world import BOOTSTRAP, commit, committed, connect, in_world, with_topic
 
 # ---- while it cannot answer
 
@@ -124,6 +125,41 @@ def test_a_shard_that_could_not_be_loaded_is_tried_again() -> None:
         await asyncio.sleep(16)
         assert await committed("g") == {0: 1}
         assert await commit(connection, "g", 2) is Err.NONE
+
+    in_world(main)
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["asked for by name", "among all"])
+def test_a_topic_made_again_while_its_groups_were_not_loaded_begins_anew(named: bool) -> None:
+    async def main(world: World) -> None:
+        machine = await with_topic(world)
+        connection = await connect()
+        assert await commit(connection, "g", 7) is Err.NONE
+        host = machine.broker.groups.host("g")
+        log, read = host.partition.log, host.partition.log.read
+
+        def unreadable(*_: object) -> None:
+            raise OSError(errno.EIO, "planted")
+
+        log.read = unreadable  # type: ignore[method-assign, assignment]
+        host._reload(Err.NOT_COORDINATOR)
+        async with Admin(BOOTSTRAP) as admin:
+            await admin.delete_topic("t")
+            await admin.create_topic("t", 3)
+        log.read = read  # type: ignore[method-assign]
+        kind = m.OffsetFetchRequest
+        topics = [kind.OffsetFetchRequestTopics(name="t", partition_indexes=[0])] if named else None
+        request = kind(groups=[kind.OffsetFetchRequestGroup(group_id="g", topics=topics)])
+
+        async def answered() -> m.OffsetFetchResponse.OffsetFetchResponseGroup:
+            answer = await connection.request(ApiKey.OFFSET_FETCH, request, version_max=9)
+            return answer.groups[0]
+
+        while (found := await answered()).error_code != Err.NONE:
+            await asyncio.sleep(1)
+        assert [part.committed_offset for topic in found.topics for part in topic.partitions] == [-1] * named
+        assert await commit(connection, "g", 2) is Err.NONE
+        assert (await answered()).topics[0].partitions[0].committed_offset == 2
 
     in_world(main)
 
