@@ -9,11 +9,14 @@ import pytest
 from headrace.client.api.tables import read_tables
 from headrace.client.consume.consumer import ConsumerCore, Handed
 from headrace.client.consume.fetcher import FetchOptions
+from headrace.client.consume.membership import Membership, Subscription
 from headrace.client.consume.offsets import GroupOffsets
-from headrace.client.consume.places import Chunk, Place
+from headrace.client.consume.places import Chunk, Place, Start
 from headrace.client.consume.records import Record
 from headrace.client.consume.resets import read_reset
+from headrace.client.errors import RequestFailed
 from headrace.client.net.cluster import Cluster
+from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.records.batch import BatchBuilder
 
@@ -28,6 +31,13 @@ class Offsets:
         self.commits: list[int] = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.failures: list[Err] = []
+        """What is answered to those who ask for committed offsets, one after the other; then there are none."""
+
+    async def starts(self, partitions: object, *, stable: bool) -> dict[tuple[str, int], Start]:
+        if self.failures:
+            raise RequestFailed("offsets of group 'g'", self.failures.pop(0))
+        return dict.fromkeys(cast(frozenset[tuple[str, int]], partitions), Start(7))
 
     async def commit(self, offsets: Mapping[tuple[str, int], int], *_: Any, check_member: Callable[[], None]) -> None:
         check_member()
@@ -128,6 +138,33 @@ def test_a_log_that_is_cut_takes_commits_back_with_it() -> None:
         await by_itself(core)
         await asyncio.gather(*core._commits)
         assert offsets.commits == [5, 3]
+
+    run(work)
+
+
+def test_a_member_that_is_expelled_while_it_asks_where_to_begin_joins_again() -> None:
+    """The coordinator has forgotten it, which its own heartbeat finds out a moment later."""
+    other = ("t", 1)
+
+    async def work(core: ConsumerCore, place: Place, offsets: Offsets) -> None:
+        member = Membership(Subscription(core.cluster, core.cluster, "g", on_change=core._be_told))
+        held: list[frozenset[tuple[str, int]]] = []
+        member.owns = lambda partitions: held.append(frozenset(partitions))  # type: ignore[method-assign]
+        member.topic_ids["t"] = bytes(16)
+        member.wanted = frozenset({AT, other})
+        offsets.failures += [Err.UNKNOWN_MEMBER_ID]
+        await core._reconcile(member)
+        assert core.fetcher.places.keys() == {AT}
+        member._be_expelled()
+        await core._reconcile(member)
+        assert not core.fetcher.places
+        member.wanted = frozenset({other})
+        await core._reconcile(member)
+        assert core.fetcher.places[other].position == 7 and held[-1] == {other}
+        offsets.failures += [Err.GROUP_AUTHORIZATION_FAILED]
+        member.wanted = frozenset({AT, other})
+        with pytest.raises(RequestFailed):
+            await core._reconcile(member)
 
     run(work)
 

@@ -359,7 +359,13 @@ class ConsumerCore:
             # The group counts on this member for them even before it knows where to begin.
             member.owns(wanted)
             ids = dict(member.topic_ids)
-            starts = await self._starts(new)
+            try:
+                starts = await self._starts(new)
+            except RequestFailed as error:
+                if error.error not in EXPELLED:
+                    raise
+                # The group has gone on without this member. Its next heartbeat hears so too, and it joins again.
+                return
             if self._expulsions == member.expulsions:
                 for (topic, index), (offset, epoch) in starts.items():
                     self.fetcher.add(Place(topic, index, offset, ids[topic], epoch))

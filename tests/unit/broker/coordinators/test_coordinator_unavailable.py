@@ -152,7 +152,7 @@ def test_a_topic_made_again_while_its_groups_were_not_loaded_begins_anew(named: 
         request = kind(groups=[kind.OffsetFetchRequestGroup(group_id="g", topics=topics)])
 
         async def answered() -> m.OffsetFetchResponse.OffsetFetchResponseGroup:
-            answer = await connection.request(ApiKey.OFFSET_FETCH, request, version_max=9)
+            answer: m.OffsetFetchResponse = await connection.request(ApiKey.OFFSET_FETCH, request, version_max=9)
             return answer.groups[0]
 
         while (found := await answered()).error_code != Err.NONE:
