@@ -5,16 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.testing.broker import TestBroker
+from tests.consumer.conftest import QUICK
 from tests.reference.apache import ApacheKafka
 from tests.reference.either import KINDS, running_broker
 
-SETTINGS = {
-    "group.consumer.min.session.timeout.ms": "1000",
-    "group.consumer.session.timeout.ms": "2000",
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.heartbeat.interval.ms": "200",
-    "group.min.session.timeout.ms": "1000",
-    "group.initial.rebalance.delay.ms": "0",
+SETTINGS = QUICK | {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
     "transaction.state.log.replication.factor": "1",
