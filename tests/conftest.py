@@ -37,6 +37,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    # DuckDB takes what is frozen at the end of its process for leaks of its own, and says so in a hundred lines.
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def needs_apache() -> None:
     """For tests that start Apache Kafka in a way of their own."""
