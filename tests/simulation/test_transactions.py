@@ -93,10 +93,10 @@ async def _verdict(workload: TransactionalWorkload, cluster: SimCluster) -> Resu
     result = Result([], ends.count(Outcome.OK), ends.count(Outcome.FAILED), workload.refusals, cluster.events)
     try:
         history.final = await workload.read_all()
+        result.anomalies = check(history) + await workload.check_offsets()
     except Hanging as error:
         result.anomalies.append(Anomaly("hanging-transaction", None, str(error)))
         return result
-    result.anomalies = check(history) + await workload.check_offsets()
     await _replicas_equal(cluster, workload.options)
     return result
 

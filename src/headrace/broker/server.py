@@ -292,24 +292,28 @@ class Broker:
     def _build_transactions(self) -> None:
         """The transactions that this node coordinates, and those that write to what it leads."""
         runtime, tasks, config, metadata = self.runtime, self.tasks, self.dynamic_config, self.metadata
-        brokers = Brokers(self.node_id, metadata, self.peers)
+        brokers = Brokers(metadata, self.peers)
         self.marker_writer = MarkerWriter(
             self.replicas.by_name, self.groups, self.wheel, lambda: config["request.timeout.ms"], runtime.loop
         )
         sender = MarkerSender(
+            self.node_id,
             brokers,
-            lambda id, request: brokers.ask(id, ApiKey.WRITE_TXN_MARKERS, request, self.marker_writer.write),
+            self.marker_writer,
+            lambda id, request: brokers.ask(id, ApiKey.WRITE_TXN_MARKERS, request),
             tasks.spawn,
-            runtime.loop.call_later,
+            runtime.loop,
+            runtime.perf_counter,
         )
         self.transactions = TransactionCoordinator(
             runtime, tasks, config, metadata, self.replicas, self.wheel, self.producer_ids, sender
         )
         self.transaction_partitions = TransactionPartitions(metadata, self.transactions)
-        here = self.transaction_partitions.here
         self.membership = Membership(
+            self.node_id,
             self.transactions.leader_of,
-            lambda id, request: brokers.ask(id, ApiKey.ADD_PARTITIONS_TO_TXN, request, here),
+            self.transaction_partitions.ask,
+            lambda id, request: brokers.ask(id, ApiKey.ADD_PARTITIONS_TO_TXN, request),
             tasks.spawn,
             runtime.loop,
         )

@@ -38,9 +38,14 @@ def transactions_topic(config: BrokerConfig, image: Image) -> m.CreateTopicsRequ
     in_sync: int = config["transaction.state.log.min.isr"]
     if "transaction.state.log.min.isr" not in config.raw:
         in_sync = min(in_sync, factor)
+    partitions: int = config["transaction.state.log.num.partitions"]
+    if "transaction.state.log.num.partitions" not in config.raw:
+        # Each shard is a file that is synced by itself: over Kafka's fifty, transactions that begin and end at the same
+        # time share no sync. Half of what they cost a broker would be that.
+        partitions = min(partitions, _alive(image))
     return _topic(
         TRANSACTIONS_TOPIC,
-        config["transaction.state.log.num.partitions"],
+        partitions,
         factor,
         {
             "cleanup.policy": "compact",
@@ -56,9 +61,12 @@ def _factor(config: BrokerConfig, image: Image, option: str) -> int:
     factor: int = config[option]
     if option not in config.raw:
         # Kafka's default of three would leave a cluster of one without coordinators until it is configured.
-        alive = sum(1 for node in image.brokers.values() if not node.fenced)
-        factor = max(1, min(factor, alive))
+        factor = min(factor, _alive(image))
     return factor
+
+
+def _alive(image: Image) -> int:
+    return max(1, sum(1 for node in image.brokers.values() if not node.fenced))
 
 
 def _topic(

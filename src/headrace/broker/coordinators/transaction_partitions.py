@@ -1,21 +1,23 @@
 """AddPartitionsToTxn as its coordinator serves it, to clients, to other brokers, and to this broker's own leaders."""
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from headrace.broker.coordinators.gathering import Gathering, Part
+from headrace.broker.coordinators.gathering import Gathering
 from headrace.broker.coordinators.transactions import TransactionCoordinator
 from headrace.broker.metadata_cache import MetadataCache
 from headrace.coordinator.shard_requests import LOG_ERRORS
 from headrace.coordinator.transactions.shard import LEADER_WAIT_MS, WAIT_MS
+from headrace.coordinator.transactions.transaction import TopicPartition
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 
 FENCED_SINCE, BATCHED_SINCE, BUMP_SINCE = 2, 4, 5
 """Versions from which it knows PRODUCER_FENCED, asks about several transactions, and comes for version 2."""
 V2 = 2
+
+Errors = dict[TopicPartition, Err]
 
 
 class TransactionPartitions:
@@ -25,16 +27,18 @@ class TransactionPartitions:
         self._metadata = metadata
         self._transactions = transactions
 
-    async def here(self, message: m.AddPartitionsToTxnRequest) -> m.AddPartitionsToTxnResponse:
-        """For a leader on this broker."""
-        answer: asyncio.Future[m.AddPartitionsToTxnResponse] = asyncio.get_running_loop().create_future()
-
-        def respond(response: m.AddPartitionsToTxnResponse) -> None:
-            if not answer.done():
-                answer.set_result(response)
-
-        response: m.AddPartitionsToTxnResponse | None = self.serve(message, BUMP_SINCE, respond)
-        return response if response is not None else await answer
+    def ask(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Iterable[TopicPartition],
+        adds: bool,
+        tell: Callable[[Errors], None],
+    ) -> Errors | None:
+        """For a leader on this broker. None: `tell` is called once the answer rests on what is committed."""
+        asked = _Asked(transactional_id, producer_id, epoch, list(partitions), not adds, V2 if adds else 0)
+        return self._decide(asked, tell, LEADER_WAIT_MS)
 
     def serve(self, message: m.AddPartitionsToTxnRequest, version: int, respond: Callable[[Any], None]) -> Any:
         """The answer, or None, and `respond` is called with it once what it rests on is committed."""
@@ -65,55 +69,78 @@ class TransactionPartitions:
         id = asked.transactional_id
         partitions = [(topic.name, index) for topic in asked.topics for index in topic.partitions]
 
-        def result(error: Err) -> Any:
-            return _results(id, dict.fromkeys(partitions, _known(error, version)))
+        def result(errors: Errors) -> Any:
+            return _results(id, {one: _known(error, version) for one, error in errors.items()})
 
-        missing = self._missing(asked.topics)
+        found = self._decide(
+            _Asked(
+                id, asked.producer_id, asked.producer_epoch, partitions, asked.verify_only,
+                V2 if version >= BUMP_SINCE else 0,
+            ),
+            lambda errors: gathering.put(at, result(errors)),
+            LEADER_WAIT_MS if version >= BATCHED_SINCE else WAIT_MS,
+        )  # fmt: skip
+        return None if found is None else result(found)
+
+    def _decide(self, asked: "_Asked", tell: Callable[[Errors], None], wait_ms: int) -> Errors | None:
+        id, producer_id, epoch, partitions = asked[:4]
+        missing = self._missing(partitions)
         if missing:
             errors = dict.fromkeys(partitions, Err.OPERATION_NOT_ATTEMPTED)
-            return _results(id, errors | dict.fromkeys(missing, Err.UNKNOWN_TOPIC_OR_PARTITION))
-        part: Part[Any] = Part(gathering, at, lambda error: result(LOG_ERRORS.get(error) or error))
+            return errors | dict.fromkeys(missing, Err.UNKNOWN_TOPIC_OR_PARTITION)
         try:
             host = self._transactions.host(id)
         except KafkaError as error:
-            return result(error.error)
+            return dict.fromkeys(partitions, error.error)
+        asker = _Asker(partitions, tell)
         if asked.verify_only:
-            verified = host.shard.verify_partitions(id, asked.producer_id, asked.producer_epoch, partitions)
-            return host.when_committed(_results(id, verified), part)
-        client_version = V2 if version >= BUMP_SINCE else 0
+            verified = host.shard.verify_partitions(id, producer_id, epoch, partitions)
+            found: Errors | None = host.when_committed(verified, asker)
+            return found
         decision = partial(
-            host.shard.add_partitions, id, asked.producer_id, asked.producer_epoch, partitions, client_version,
-            wait_ms=LEADER_WAIT_MS if version >= BATCHED_SINCE else WAIT_MS,
-        )  # fmt: skip
-        found: Err | None = host.ask(decision, _Mapped(part, result))
-        return None if found is None else result(found)
+            host.shard.add_partitions, id, producer_id, epoch, partitions, asked.client_version, wait_ms=wait_ms
+        )
+        added: Err | None = host.ask(decision, asker)
+        return None if added is None else dict.fromkeys(partitions, added)
 
-    def _missing(self, topics: list[Any]) -> list[tuple[str, int]]:
-        missing: list[tuple[str, int]] = []
-        for topic in topics:
-            found = self._metadata.image.topic_named(topic.name)
-            known = () if found is None else found.partitions
-            missing += [(topic.name, index) for index in topic.partitions if index not in known]
+    def _missing(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        topic_named = self._metadata.image.topic_named
+        missing = []
+        for one in partitions:
+            found = topic_named(one[0])
+            if found is None or one[1] not in found.partitions:
+                missing.append(one)
         return missing
 
 
-class _Mapped:
-    """A part of an answer that the shard decides as an error alone."""
+class _Asked(NamedTuple):
+    """What is asked about one transaction."""
 
-    __slots__ = ("_part", "_result")
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    partitions: list[TopicPartition]
+    verify_only: bool
+    client_version: int
 
-    def __init__(self, part: "Part[Any]", result: Callable[[Err], Any]) -> None:
-        self._part = part
-        self._result = result
 
-    def answer(self, response: Err) -> None:
-        self._part.answer(self._result(response))
+class _Asker:
+    """Who is told later: of each partition, or the same of all."""
+
+    __slots__ = ("_partitions", "_tell")
+
+    def __init__(self, partitions: list[TopicPartition], tell: Callable[[Errors], None]) -> None:
+        self._partitions = partitions
+        self._tell = tell
+
+    def answer(self, response: Err | Errors) -> None:
+        self._tell(response if isinstance(response, dict) else dict.fromkeys(self._partitions, response))
 
     def refusal(self, error: Err) -> Err:
         return LOG_ERRORS.get(error, error)
 
 
-def _results(id: str, errors: dict[tuple[str, int], Err]) -> m.AddPartitionsToTxnResponse.AddPartitionsToTxnResult:
+def _results(id: str, errors: Errors) -> m.AddPartitionsToTxnResponse.AddPartitionsToTxnResult:
     R = m.AddPartitionsToTxnResponse
     topics: dict[str, list[Any]] = {}
     for (topic, index), error in errors.items():

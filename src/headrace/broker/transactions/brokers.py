@@ -1,6 +1,5 @@
-"""Requests about transactions to any broker of the cluster, this one included, and who leads what."""
+"""Requests about transactions to other brokers of the cluster, and who leads what."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.broker.cluster.peers import Peers
@@ -14,21 +13,16 @@ LANE = "transactions"
 """Markers wait until they are committed: nothing else may stand behind them."""
 TIMEOUT_S = 30.0
 
-Serve = Callable[[Any], Awaitable[Any]]
-
 
 class Brokers:
-    """Asks a broker by its id; what is asked of this one is served without a connection."""
+    """Asks a broker by its id."""
 
-    def __init__(self, node_id: int, metadata: MetadataCache, peers: Peers) -> None:
-        self._node_id = node_id
+    def __init__(self, metadata: MetadataCache, peers: Peers) -> None:
         self._metadata = metadata
         self._peers = peers
 
-    async def ask(self, broker_id: int, key: ApiKey, body: Any, here: Serve) -> Any:
+    async def ask(self, broker_id: int, key: ApiKey, body: Any) -> Any:
         """The answer's message. Raises NETWORK_EXCEPTION when there is none."""
-        if broker_id == self._node_id:
-            return await here(body)
         address = self._metadata.address(broker_id)
         if address is None:
             raise KafkaError(Err.NETWORK_EXCEPTION, f"broker {broker_id} is not known")

@@ -1,4 +1,5 @@
-"""Tells partitions how a transaction has ended: one WriteTxnMarkers at a time to each broker that leads some of them.
+"""Tells partitions how a transaction has ended: one WriteTxnMarkers at a time to each broker that leads some of them,
+and a call to this one.
 
 1. The decision is in `__transaction_state`, below the high watermark: from now on it cannot change.
 2. Each partition's leader gets a marker. One that has moved, or does not answer, is found and told again, for ever:
@@ -10,7 +11,10 @@ marker twice takes it for what it is. One that has heard of a later coordinator 
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from asyncio import AbstractEventLoop
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from headrace.broker.transactions.calls import BatchedCalls
@@ -26,6 +30,11 @@ logger = logging.getLogger("headrace.transactions")
 
 RETRY_S = 0.1
 """Before a partition is told again: its next leader may be known by then."""
+
+TURN_S = 0.005
+"""Markers are written here for so long before others get their turn,"""
+PORTION = 50
+"""and so many before the clock is looked at again."""
 
 SUPERSEDED = frozenset({Err.INVALID_PRODUCER_EPOCH, Err.TRANSACTION_COORDINATOR_FENCED})
 """Somebody has gone on with this transactional id: another coordinator, or a producer after this transaction."""
@@ -67,8 +76,25 @@ class _Told(NamedTuple):
     partitions: frozenset[TopicPartition]
 
 
+Errors = dict[TopicPartition, Err]
+
+
+class Here(Protocol):
+    """This broker's own partitions."""
+
+    def write_here(
+        self,
+        markers: Markers,
+        coordinator_epoch: int,
+        partitions: Iterable[TopicPartition],
+        tell: Callable[[Errors], None],
+    ) -> None:
+        """Appends them, and tells what became of them once they are committed, or not in time."""
+        ...
+
+
 Write = Callable[[int, m.WriteTxnMarkersRequest], Awaitable[m.WriteTxnMarkersResponse]]
-"""Sends a request to a broker, which may be this one. Raises KafkaError when there is no answer."""
+"""Sends a request to another broker. Raises KafkaError when there is no answer."""
 
 
 class MarkerSender:
@@ -76,14 +102,22 @@ class MarkerSender:
 
     def __init__(
         self,
+        node_id: int,
         leaders: Leaders,
+        here: Here,
         write: Write,
         spawn: Callable[[Coroutine[Any, Any, Any]], Any],
-        call_later: Callable[..., Any],
+        loop: AbstractEventLoop,
+        perf_counter: Callable[[], float],
     ) -> None:
+        self._node_id = node_id
         self._leaders = leaders
+        self._here = here
         self._write = write
-        self._call_later = call_later
+        self._loop = loop
+        self._perf_counter = perf_counter
+        self._own: deque[_Told] = deque()
+        """For partitions that are led here."""
         self._calls: BatchedCalls[_Told] = BatchedCalls(self._send, spawn)
 
     def send(self, decision: Decision, markers: Markers) -> None:
@@ -105,12 +139,37 @@ class MarkerSender:
         if leaderless:
             self._again(decision, markers, leaderless)
         for leader, some in by_leader.items():
-            self._calls.add(leader, _Told(decision, markers, frozenset(some)))
+            if leader != self._node_id:
+                self._calls.add(leader, _Told(decision, markers, frozenset(some)))
+                continue
+            if not self._own:
+                self._loop.call_soon(self._write_own)
+            several = list(some)
+            for start in range(0, len(several), PORTION):
+                self._own.append(_Told(decision, markers, frozenset(several[start : start + PORTION])))
         if gone:
             decision.marked(markers, gone)
 
     def _again(self, decision: Decision, markers: Markers, partitions: Iterable[TopicPartition]) -> None:
-        self._call_later(RETRY_S, self._tell, decision, markers, frozenset(partitions))
+        self._loop.call_later(RETRY_S, self._tell, decision, markers, frozenset(partitions))
+
+    def _write_own(self) -> None:
+        own = self._own
+        stop = self._perf_counter() + TURN_S
+        while own:
+            told = own[0]  # as long as it is there, whoever adds another knows that this goes on
+            try:
+                if told.decision.is_served:
+                    self._here.write_here(
+                        told.markers, told.decision.coordinator_epoch, told.partitions, partial(self._take, told)
+                    )
+            except Exception:
+                logger.exception("the end of %s's transaction is not written here", told.markers.transactional_id)
+                self._again(*told)
+            own.popleft()
+            if own and self._perf_counter() > stop:
+                self._loop.call_soon(self._write_own)
+                return
 
     async def _send(self, broker_id: int, told: list[_Told]) -> None:
         told = [one for one in told if one.decision.is_served]
@@ -136,7 +195,7 @@ class MarkerSender:
         for one in told:
             self._take(one, errors.get(one.markers.producer_id, {}))
 
-    def _take(self, told: _Told, errors: dict[TopicPartition, int]) -> None:
+    def _take(self, told: _Told, errors: Mapping[TopicPartition, int]) -> None:
         done, again = [], []
         for one in told.partitions:
             error = errors.get(one, Err.UNKNOWN_SERVER_ERROR)

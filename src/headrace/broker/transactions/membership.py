@@ -3,6 +3,8 @@
 Without that a batch that was delayed could come after the end of its transaction, and open one that nobody ever ends
 (KIP-890). Clients of the classic protocol have added their partitions themselves, and the coordinator only verifies;
 for those of transaction version 2 the leader adds the partition in the same step.
+
+A coordinator on this broker is asked by a call. Others are asked by requests, one at a time to each.
 """
 
 import asyncio
@@ -48,8 +50,14 @@ class _Question(NamedTuple):
     answer: "asyncio.Future[Errors]"
 
 
+Here = Callable[
+    [str, int, int, Iterable[TopicPartition], bool, Callable[[Errors], None]],
+    Errors | None,
+]
+"""Asks this broker's own coordinator: (transactional id, producer id, epoch, partitions, whether to add them, whom to
+tell). What it says of each partition; None: that is told later."""
 Ask = Callable[[int, m.AddPartitionsToTxnRequest], Awaitable[m.AddPartitionsToTxnResponse]]
-"""Sends a request to a broker, which may be this one. Raises KafkaError when there is no answer."""
+"""Sends a request to another broker. Raises KafkaError when there is no answer."""
 
 
 class Membership:
@@ -57,11 +65,15 @@ class Membership:
 
     def __init__(
         self,
+        node_id: int,
         coordinator_of: Callable[[str], int],
+        here: Here,
         ask: Ask,
         spawn: Callable[[Coroutine[Any, Any, Any]], Any],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
+        self._node_id = node_id
+        self._here = here
         self._coordinator_of = coordinator_of
         """The broker that coordinates a transactional id, or -1."""
         self._ask = ask
@@ -82,6 +94,15 @@ class Membership:
         if coordinator < 0:
             return dict.fromkeys(wanted, told(Err.COORDINATOR_NOT_AVAILABLE, ability))
         answer: asyncio.Future[Errors] = self._loop.create_future()
+        if coordinator == self._node_id:
+            adds = ability is Ability.ADDS
+
+            def tell(errors: Errors) -> None:
+                if not answer.done():
+                    answer.set_result(errors)
+
+            found = self._here(transactional_id, producer_id, epoch, wanted, adds, tell)
+            return _refused(await answer if found is None else found, ability)
         self._calls.add(coordinator, _Question(transactional_id, producer_id, epoch, wanted, ability, answer))
         return await answer
 
@@ -124,9 +145,11 @@ class Membership:
 
 def _answer(question: _Question, errors: Errors) -> None:
     if not question.answer.done():
-        question.answer.set_result(
-            {one: told(error, question.ability) for one, error in errors.items() if error is not Err.NONE}
-        )
+        question.answer.set_result(_refused(errors, question.ability))
+
+
+def _refused(errors: Errors, ability: Ability) -> Errors:
+    return {one: told(error, ability) for one, error in errors.items() if error is not Err.NONE}
 
 
 def told(error: Err, ability: Ability) -> Err:

@@ -103,7 +103,8 @@ class TransactionalWorkload(Workload):
                 if end_offset == position and position >= fetched.high_watermark:
                     return log
                 if asyncio.get_running_loop().time() > deadline:
-                    raise Hanging(partition, position, fetched.high_watermark)
+                    end = fetched.high_watermark
+                    raise Hanging(f"readers of {partition} wait at {position}, and it ends at {end}")
                 position = end_offset
         finally:
             cluster.close()
@@ -116,18 +117,28 @@ class TransactionalWorkload(Workload):
         cluster = self.cluster()
         try:
             for transactor in self.transactors:
-                transactor.offsets.append(await stable_offset(cluster, transactor.group, self.options))
+                transactor.offsets.append(await self._settled_offset(cluster, transactor.group))
                 found += wrong_offsets(transactor, self.history)
         finally:
             cluster.close()
         return found
 
+    async def _settled_offset(self, cluster: Cluster, group: str) -> int:
+        """A client may have died when it had committed offsets and written nothing yet: its time-out ends that."""
+        deadline = asyncio.get_running_loop().time() + SETTLE_S
+        while True:
+            try:
+                return await stable_offset(cluster, group, self.options)
+            except RequestFailed as error:
+                if error.error is not Err.UNSTABLE_OFFSET_COMMIT:
+                    raise
+                if asyncio.get_running_loop().time() > deadline:
+                    raise Hanging(f"the offsets of {group} stay pending") from error
+            await asyncio.sleep(0.1)
+
 
 class Hanging(Exception):
     """A transaction that nobody ends."""
-
-    def __init__(self, partition: int, position: int, high_watermark: int) -> None:
-        super().__init__(f"readers of {partition} wait at {position}, and it ends at {high_watermark}")
 
 
 class _Batch:

@@ -9,6 +9,8 @@ from headrace.broker.replicas.partition import Partition
 from headrace.broker.replicas.transactional import append_in_transaction
 from headrace.broker.transactions.marker_writer import MarkerWriter
 from headrace.config import LogConfig
+from headrace.coordinator.transactions.shard import Markers
+from headrace.coordinator.transactions.transaction import TopicPartition
 from headrace.errors import Err
 from headrace.metadata.image import Partition as Assignment
 from headrace.protocol import messages as m
@@ -207,6 +209,30 @@ def test_a_marker_that_is_not_committed_in_time_has_to_be_sent_again() -> None:
         waiter.expire()
         assert errors(await asyncio.wait_for(answer, 1)) == {7: Err.REQUEST_TIMED_OUT}
         leader.sync()
+
+    asyncio.run(main())
+
+
+def test_a_coordinator_on_this_broker_is_told_once_when_its_markers_are_committed_or_late() -> None:
+    async def main() -> None:
+        leader = Leader()
+        writer = leader.writer()
+        told: list[dict[TopicPartition, Err]] = []
+        ending = Markers("id", *PRODUCER, True, frozenset({("t", 0), ("t", 1)}), 0, 5)
+        leader.begin()
+        writer.write_here(ending, 0, ending.partitions, lambda errors: told.append(dict(errors)))
+        assert not told
+        leader.sync()
+        assert told == [{("t", 0): Err.NONE, ("t", 1): Err.UNKNOWN_TOPIC_OR_PARTITION}]
+        writer.write_here(ending, 0, [("t", 0)], lambda errors: told.append(dict(errors)))
+        assert told[1:] == [{("t", 0): Err.NONE}], "the same decision: it is there already"
+
+        leader.begin()
+        writer.write_here(ending._replace(decision=9), 0, [("t", 0)], lambda errors: told.append(dict(errors)))
+        leader.waits[-1][0].expire()
+        assert told[2:] == [{("t", 0): Err.REQUEST_TIMED_OUT}]
+        leader.sync()
+        assert len(told) == 3
 
     asyncio.run(main())
 

@@ -1,15 +1,18 @@
 """Markers reach every partition of a transaction, whoever leads it and however often it takes."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from headrace.broker.transactions.markers import RETRY_S, MarkerSender
+from headrace.broker.transactions.markers import PORTION, RETRY_S, TURN_S, Errors, MarkerSender
 from headrace.coordinator.transactions.shard import Markers
 from headrace.coordinator.transactions.transaction import TopicPartition
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.codec import CODECS
 from headrace.protocol.private_fields.marker_origin import decision_in, leader_epochs_in
+
+HERE = 9
+"""This broker."""
 
 
 class Shard:
@@ -34,6 +37,23 @@ class Brokers:
         self.errors: dict[TopicPartition, list[Err]] = {}
         self.unreachable: list[int] = []
         self.broken: list[int] = []
+        self.written: list[list[TopicPartition]] = []
+        """Here, by calls."""
+        self.now = 0.0
+
+    def write_here(
+        self,
+        markers: Markers,
+        coordinator_epoch: int,
+        partitions: Iterable[TopicPartition],
+        tell: Callable[[Errors], None],
+    ) -> None:
+        self.written.append(sorted(partitions))
+        self.now += 0.6 * TURN_S
+        if HERE in self.broken:
+            self.broken.remove(HERE)
+            raise OSError("its disk")
+        tell({one: self._error(*one) for one in self.written[-1]})
 
     def leader_of(self, topic: str, partition: int) -> int | None:
         return self.leaders.get((topic, partition))
@@ -90,7 +110,8 @@ def run(brokers: Brokers, *transactions: tuple[Shard, Markers], seconds: float =
     async def main() -> None:
         tasks: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
-        sender = MarkerSender(brokers, brokers.write, lambda work: tasks.add(loop.create_task(work)), loop.call_later)
+        spawn = lambda work: tasks.add(loop.create_task(work))  # noqa: E731
+        sender = MarkerSender(HERE, brokers, brokers, brokers.write, spawn, loop, lambda: brokers.now)
         for shard, markers in transactions:
             sender.send(shard, markers)
         for _ in range(20):
@@ -176,3 +197,38 @@ def test_a_mistake_in_a_broker_does_not_leave_partitions_without_their_marker() 
     brokers.broken = [1]
     run(brokers, (shard, markers(("a", 0))), seconds=2 * RETRY_S)
     assert len(brokers.sent) == 2 and shard.done == [("a", 0)]
+
+
+def test_what_is_led_here_is_written_without_a_request() -> None:
+    brokers, shard = Brokers({("a", 0): HERE, ("a", 1): HERE, ("b", 0): 1}), Shard()
+    brokers.errors[("a", 1)] = [Err.NOT_LEADER_OR_FOLLOWER]
+    run(brokers, (shard, markers(("a", 0), ("a", 1), ("b", 0))), seconds=2 * RETRY_S)
+    assert brokers.written == [[("a", 0), ("a", 1)], [("a", 1)]], "the second was refused once"
+    assert brokers.told() == [(1, 7, ("b", 0))]
+    assert sorted(shard.done) == [("a", 0), ("a", 1), ("b", 0)]
+
+
+def test_a_mistake_here_is_made_good_and_holds_up_no_other_transaction() -> None:
+    brokers, shards = Brokers({("a", 0): HERE, ("a", 1): HERE}), [Shard(), Shard()]
+    brokers.broken = [HERE]
+    transactions = [(shard, markers(("a", at), producer_id=at)) for at, shard in enumerate(shards)]
+    run(brokers, *transactions, seconds=2 * RETRY_S)
+    assert brokers.written == [[("a", 0)], [("a", 1)], [("a", 0)]]
+    assert [shard.done for shard in shards] == [[("a", 0)], [("a", 1)]]
+
+
+def test_many_partitions_here_leave_others_their_turn() -> None:
+    places = [("a", index) for index in range(5 * PORTION)]
+    brokers, shard = Brokers(dict.fromkeys(places, HERE)), Shard()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        sender = MarkerSender(HERE, brokers, brokers, brokers.write, lambda work: None, loop, lambda: brokers.now)
+        sender.send(shard, markers(*places))
+        counts = []
+        while len(shard.done) < len(places):
+            await asyncio.sleep(0)
+            counts.append(len(brokers.written))
+        assert counts == [2, 4, 5], "two portions have used up a turn"
+
+    asyncio.run(main())

@@ -1,7 +1,7 @@
 """A leader learns from the coordinator whether a batch belongs to a transaction, and its producer what that means."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 
@@ -13,12 +13,37 @@ from headrace.protocol import messages as m
 A, B = ("a", 0), ("b", 3)
 
 
+HERE = 9
+"""This broker."""
+
+
 class Coordinator:
     def __init__(self, errors: dict[TopicPartition, Err] | None = None, whole: Err = Err.NONE) -> None:
         self.errors = errors or {}
         self.whole = whole
         self.asked: list[tuple[int, m.AddPartitionsToTxnRequest]] = []
         self.down = False
+        self.asked_here: list[bool] = []
+        """Whether to add, of each question by a call."""
+        self.is_slow = False
+
+    def ask_here(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Iterable[TopicPartition],
+        adds: bool,
+        tell: Callable[[Errors], None],
+    ) -> Errors | None:
+        assert (transactional_id, producer_id, epoch) == ("id", 7, 1)
+        self.asked_here.append(adds)
+        errors = {one: self.errors.get(one, Err.NONE) for one in partitions}
+        if not self.is_slow:
+            return errors
+        asyncio.get_running_loop().call_later(0.01, tell, errors)
+        asyncio.get_running_loop().call_later(0.01, tell, {})  # again: nobody listens
+        return None
 
     async def ask(self, broker_id: int, request: m.AddPartitionsToTxnRequest) -> m.AddPartitionsToTxnResponse:
         self.asked.append((broker_id, request))
@@ -55,7 +80,8 @@ def run(coordinator: Coordinator, work: Callable[[Membership], Awaitable[object]
         tasks: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
         spawn = lambda work: tasks.add(loop.create_task(work))  # noqa: E731
-        return await work(Membership(lambda _: coordinator_id, coordinator.ask, spawn, loop))
+        membership = Membership(HERE, lambda _: coordinator_id, coordinator.ask_here, coordinator.ask, spawn, loop)
+        return await work(membership)
 
     return asyncio.run(main())
 
@@ -102,6 +128,15 @@ def test_a_coordinator_that_is_gone_or_unknown_is_something_to_try_again() -> No
     assert ask(Coordinator(), coordinator_id=-1) == dict.fromkeys((A, B), Err.NOT_ENOUGH_REPLICAS)
     refusing = Coordinator(whole=Err.CLUSTER_AUTHORIZATION_FAILED)
     assert ask(refusing) == dict.fromkeys((A, B), Err.INVALID_TXN_STATE)
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_coordinator_of_this_broker_is_asked_by_a_call(is_slow: bool) -> None:
+    coordinator = Coordinator({B: Err.PRODUCER_FENCED})
+    coordinator.is_slow = is_slow
+    assert ask(coordinator, Ability.ADDS, HERE) == {B: Err.INVALID_PRODUCER_EPOCH}
+    assert ask(coordinator, Ability.PLAIN, HERE) == {B: Err.INVALID_PRODUCER_EPOCH}
+    assert coordinator.asked_here == [True, False] and not coordinator.asked
 
 
 def test_several_transactions_share_a_request_and_the_same_one_waits_for_the_next() -> None:
