@@ -16,7 +16,8 @@ from headrace.coordinator.outcome import Record
 from headrace.coordinator.transactions.shard import TransactionShard
 from headrace.coordinator.transactions.transaction import TransactionState
 from headrace.protocol import messages as m
-from headrace.replication.producers import BatchMark, ProducerStates
+from headrace.replication.producer import BatchMark
+from headrace.replication.producers import ProducerStates
 from headrace.testing.simulator.checkers import Anomaly, EndTransaction, Outcome, check
 from headrace.testing.simulator.loop import SimClock
 from headrace.testing.simulator.process import CURRENT, Process

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from headrace.broker.cluster.auto_creation import AutoCreation
@@ -85,6 +86,7 @@ from headrace.broker.runtime import (
 )
 from headrace.broker.tasks import Tasks
 from headrace.broker.transactions.brokers import Brokers
+from headrace.broker.transactions.left_open import LeftOpen
 from headrace.broker.transactions.marker_writer import MarkerWriter
 from headrace.broker.transactions.markers import MarkerSender
 from headrace.broker.transactions.membership import Membership
@@ -297,26 +299,20 @@ class Broker:
             self.replicas.by_name, self.groups, self.wheel, lambda: config["request.timeout.ms"], runtime.loop
         )
         sender = MarkerSender(
-            self.node_id,
-            brokers,
-            self.marker_writer,
-            lambda id, request: brokers.ask(id, ApiKey.WRITE_TXN_MARKERS, request),
-            tasks.spawn,
-            runtime.loop,
-            runtime.perf_counter,
-        )
+            self.node_id, brokers, self.marker_writer, partial(brokers.ask, ApiKey.WRITE_TXN_MARKERS), tasks.spawn,
+            runtime.loop, runtime.perf_counter,
+        )  # fmt: skip
         self.transactions = TransactionCoordinator(
             runtime, tasks, config, metadata, self.replicas, self.wheel, self.producer_ids, sender
         )
         self.transaction_partitions = TransactionPartitions(metadata, self.transactions)
         self.membership = Membership(
-            self.node_id,
-            self.transactions.leader_of,
-            self.transaction_partitions.ask,
-            lambda id, request: brokers.ask(id, ApiKey.ADD_PARTITIONS_TO_TXN, request),
-            tasks.spawn,
-            runtime.loop,
-        )
+            self.node_id, self.transactions.leader_of, self.transaction_partitions.ask,
+            partial(brokers.ask, ApiKey.ADD_PARTITIONS_TO_TXN), tasks.spawn, runtime.loop,
+        )  # fmt: skip
+        ask_about = partial(brokers.ask, ApiKey.LIST_TRANSACTIONS)
+        left_open = LeftOpen(self.node_id, self.transactions, ask_about, self.marker_writer, tasks.spawn)
+        self.replica_manager.on_leading(left_open.led)
         self.replica_manager.listen(self.transactions.refresh_soon)
         self.failures.listen(
             lambda log_dir: self.transactions.refresh_soon(), lambda log: self.transactions.refresh_soon()

@@ -20,23 +20,13 @@ from headrace.records.layout import (
     BatchHeader,
     Buffer,
 )
+from headrace.replication.producer import NO_OFFSET, BatchMark, MarkerMark, Producer
 from headrace.replication.producer_snapshot import decode_rows, encode_rows, pack_row
 from headrace.replication.verification import EPOCH_BUMP_FROM, Verification
 
 BATCHES_REMEMBERED = 5
 SEQUENCES_BEFORE_MAX = 1 << 20
 """A batch so far back is not one that is sent again: sequences wrap around."""
-NO_OFFSET = -1
-
-
-class BatchMark(NamedTuple):
-    """A batch already in the log; what a duplicate of it is answered with."""
-
-    base_sequence: int
-    last_sequence: int
-    base_offset: int
-    last_offset: int
-    timestamp: int
 
 
 class AbortedTransaction(NamedTuple):
@@ -57,49 +47,6 @@ class ProducerView(NamedTuple):
     last_timestamp: int
     coordinator_epoch: int
     current_txn_start_offset: int
-
-
-class MarkerMark(NamedTuple):
-    """The last marker that this partition's leader was asked for by a coordinator that says by which decision."""
-
-    leader_epoch: int
-    coordinator_epoch: int
-    decision: int
-    end_offset: int
-
-
-class _Producer:
-    __slots__ = (
-        "batches", "coordinator_epoch", "epoch", "known_from", "marked", "next_sequence", "timestamp",
-        "txn_first_offset",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.epoch = NO_PRODUCER_EPOCH
-        self.coordinator_epoch = -1
-        self.timestamp = NO_TIMESTAMP
-        self.txn_first_offset = NO_OFFSET
-        self.next_sequence = 0
-        self.known_from = 0
-        """Every sequence of the present epoch from here to `next_sequence` is in the log, or was."""
-        self.batches: list[BatchMark] = []
-        """At most five, oldest first, all of the present epoch."""
-        self.marked: MarkerMark | None = None
-        """Known to the leader that wrote it, and to nobody after a restart."""
-
-    def enter_epoch(self, epoch: int) -> None:
-        if epoch != self.epoch:
-            self.epoch = epoch
-            self.batches.clear()
-            self.next_sequence = self.known_from = 0
-
-    @property
-    def last_sequence(self) -> int:
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
-
-    @property
-    def last_data_offset(self) -> int:
-        return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
 
 class Unheard(KafkaError):
@@ -133,7 +80,7 @@ class ProducerStates:
         producers that are unknown here: until then such a producer has to begin with its first."""
         self.first_unstable_offset: int | None = None
         """First offset of the earliest transaction that is open, or whose end is not yet below the high watermark."""
-        self._entries: dict[int, _Producer] = {}
+        self._entries: dict[int, Producer] = {}
         self._ongoing: dict[int, int] = {}
         """First offset of each open transaction -> its producer, in the order of offsets."""
         self._unreplicated: deque[tuple[int, int]] = deque()
@@ -294,8 +241,24 @@ class ProducerStates:
             verification.seen(sequence, epoch)
         return verification
 
+    def verification(self, producer_id: int) -> Verification | None:
+        """The guard that is out."""
+        return self._verifications.get(producer_id)
+
+    def resume(self, producer_id: int, verification: Verification | None) -> None:
+        """It is still good, whatever was written meanwhile."""
+        if verification is not None:
+            self._verifications[producer_id] = verification
+
+    def left_open(self, producer_id: int, epoch: int) -> ProducerView | None:
+        """A producer whose open transaction here is of an epoch before this one."""
+        entry = self._entries.get(producer_id)
+        if entry is None or entry.txn_first_offset < 0 or entry.epoch >= epoch:
+            return None
+        return self._view(producer_id, entry)
+
     def _check_transaction(
-        self, entry: _Producer | None, producer_id: int, epoch: int, guard: Verification | None
+        self, entry: Producer | None, producer_id: int, epoch: int, guard: Verification | None
     ) -> None:
         if entry is not None and entry.epoch == epoch and entry.txn_first_offset >= 0:
             return
@@ -303,14 +266,14 @@ class ProducerStates:
         if self.verify_transactions and (guard is None or guard is not self._verifications.get(producer_id)):
             raise KafkaError(Err.INVALID_TXN_STATE, f"producer {producer_id} has no transaction open here")
 
-    def _check_epoch(self, entry: _Producer | None, producer_id: int, epoch: int) -> None:
+    def _check_epoch(self, entry: Producer | None, producer_id: int, epoch: int) -> None:
         if entry is not None and epoch < entry.epoch:
             raise KafkaError(
                 Err.INVALID_PRODUCER_EPOCH,
                 f"producer {producer_id} with epoch {epoch}, its last was {entry.epoch}",
             )
 
-    def _check_sequence(self, entry: _Producer | None, producer_id: int, epoch: int, sequence: int) -> None:
+    def _check_sequence(self, entry: Producer | None, producer_id: int, epoch: int, sequence: int) -> None:
         verification = self._verifications.get(producer_id)
         if verification is not None:
             expected = verification.lowest_sequence
@@ -342,7 +305,7 @@ class ProducerStates:
         """A batch was appended. `sequence` is -1 for those that coordinators write."""
         entry = self._entries.get(producer_id)
         if entry is None:
-            entry = self._entries[producer_id] = _Producer()
+            entry = self._entries[producer_id] = Producer()
         if epoch != entry.epoch:
             entry.enter_epoch(epoch)
         if sequence != entry.next_sequence:
@@ -409,7 +372,7 @@ class ProducerStates:
             del self._verifications[producer_id]
         entry = self._entries.get(producer_id)
         if entry is None:
-            entry = self._entries[producer_id] = _Producer()
+            entry = self._entries[producer_id] = Producer()
         entry.enter_epoch(epoch)
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.timestamp = timestamp
@@ -444,7 +407,7 @@ class ProducerStates:
             return None
         if not header.count:
             # Compaction kept the batch for its epoch alone, since nothing of the transaction is left.
-            entry = self._entries.setdefault(header.producer_id, _Producer())
+            entry = self._entries.setdefault(header.producer_id, Producer())
             if header.producer_epoch > entry.epoch:
                 entry.enter_epoch(header.producer_epoch)
                 entry.timestamp = header.max_timestamp
@@ -505,14 +468,18 @@ class ProducerStates:
 
     def _views(self) -> Iterator[ProducerView]:
         for producer_id, entry in self._entries.items():
-            yield ProducerView(
-                producer_id,
-                entry.epoch,
-                entry.last_sequence,
-                entry.timestamp,
-                entry.coordinator_epoch,
-                entry.txn_first_offset,
-            )
+            yield self._view(producer_id, entry)
+
+    @staticmethod
+    def _view(producer_id: int, entry: Producer) -> ProducerView:
+        return ProducerView(
+            producer_id,
+            entry.epoch,
+            entry.last_sequence,
+            entry.timestamp,
+            entry.coordinator_epoch,
+            entry.txn_first_offset,
+        )
 
     def ends_behind(self, offset: int) -> set[int]:
         """Where the remembered batches end that go beyond `offset`."""
@@ -522,6 +489,11 @@ class ProducerStates:
     def last_records(self) -> dict[int, tuple[int, int]]:
         """Producer -> (offset of its last record or -1, epoch): what compaction must not remove the batch of."""
         return {pid: (entry.last_data_offset, entry.epoch) for pid, entry in self._entries.items()}
+
+    def open_since(self, producer_id: int) -> int:
+        """First offset of a producer's open transaction, or -1."""
+        entry = self._entries.get(producer_id)
+        return NO_OFFSET if entry is None else entry.txn_first_offset
 
     @property
     def first_undecided_offset(self) -> int | None:
@@ -565,7 +537,7 @@ class ProducerStates:
         for producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first in rows:
             if first < 0 and now_ms - timestamp >= expiration_ms:
                 continue
-            entry = self._entries[producer_id] = _Producer()
+            entry = self._entries[producer_id] = Producer()
             entry.epoch = epoch
             entry.coordinator_epoch = coordinator_epoch
             entry.timestamp = timestamp

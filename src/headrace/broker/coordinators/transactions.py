@@ -16,12 +16,14 @@ from headrace.broker.runtime import Runtime
 from headrace.broker.tasks import Tasks
 from headrace.broker.transactions.markers import MarkerSender
 from headrace.coordinator.outcome import Outcome
+from headrace.coordinator.transactions.left_open import standings
 from headrace.coordinator.transactions.shard import Markers, TransactionConfig, TransactionShard
 from headrace.coordinator.transactions.transaction import TopicPartition
 from headrace.metadata.delta import Delta
 from headrace.metadata.image import NO_LEADER, Image
 from headrace.metadata.names import TRANSACTIONS_TOPIC
 from headrace.metadata.versions import TRANSACTION_VERSION
+from headrace.protocol.private_fields.left_open import Known, Place
 
 logger = logging.getLogger("headrace.transactions")
 
@@ -91,6 +93,18 @@ class TransactionCoordinator(Coordinator[TransactionShard, TransactionHost]):
         topic = self.image.topic_named(self.topic)
         partition = None if topic is None else topic.partitions.get(self.partition_of(transactional_id))
         return NO_LEADER if partition is None else partition.leader
+
+    def shards(self) -> dict[int, tuple[int, int]]:
+        """Who leads each shard, and in which epoch."""
+        topic = self.image.topic_named(self.topic)
+        partitions = {} if topic is None else topic.partitions
+        return {index: (known.leader, known.leader_epoch) for index, known in partitions.items()}
+
+    def known_of(self, places: list[Place]) -> Known:
+        """What the shards served here know of transactions that are open in partitions."""
+        active = list(self.active())
+        epochs = {host.partition.index: host.partition.leader_epoch for host in active}
+        return Known(epochs, standings((one for host in active for one in host.shard.list()), places))
 
     def metadata_changed(self, delta: Delta, image: Image) -> None:
         """Called in commit order, after the replicas have followed."""

@@ -4,7 +4,8 @@ AddPartitionsToTxn v0-5. v2: PRODUCER_FENCED. v4: several transactions, from bro
 v5: TRANSACTION_ABORTABLE (KIP-890). AddOffsetsToTxn v0-4. v2: PRODUCER_FENCED. v4: TRANSACTION_ABORTABLE.
 EndTxn v0-5. v2: PRODUCER_FENCED. v4: TRANSACTION_ABORTABLE. v5: the next producer id and epoch in the answer (KIP-890).
 WriteTxnMarkers v1-2. v2: the transaction version. DescribeTransactions v0.
-ListTransactions v0-2. v1: by duration (KIP-994). v2: by a pattern (KIP-1152).
+ListTransactions v0-2. v1: by duration (KIP-994). v2: by a pattern (KIP-1152). Leaders ask by it about what is open in
+their partitions (`protocol/private_fields/left_open.py`).
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,6 +26,7 @@ from headrace.coordinator.transactions.transaction import Transaction, Transacti
 from headrace.errors import Err, KafkaError
 from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
+from headrace.protocol.private_fields.left_open import answer_tag, places_in
 
 T = TypeVar("T")
 
@@ -166,6 +168,8 @@ class TransactionHandlers:
     ) -> m.ListTransactionsResponse | Awaitable[m.ListTransactionsResponse]:
         if self._transactions.is_loading:
             return m.ListTransactionsResponse(error_code=Err.COORDINATOR_LOAD_IN_PROGRESS)
+        if (places := places_in(message.unknown_tags)) is not None:
+            return m.ListTransactionsResponse(unknown_tags=answer_tag(self._transactions.known_of(places)))
         # A thread may not look at what shards hold: it changes meanwhile.
         known = [one for host in self._transactions.active() for one in host.shard.list()]
         if message.transactional_id_pattern:

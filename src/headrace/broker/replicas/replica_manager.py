@@ -77,12 +77,17 @@ class ReplicaManager:
         self._isr = isr
         self._fetchers = fetchers
         self._listeners: list[Callable[[], None]] = []
+        self._leading: list[Callable[[Partition], None]] = []
         self._closed = False
         failures.listen(self._dir_failed, self._log_failed)
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` when other partitions are led here than before, and no delta says so."""
         self._listeners.append(listener)
+
+    def on_leading(self, begun: Callable[[Partition], None]) -> None:
+        """Call `begun` with each partition that this node begins to lead."""
+        self._leading.append(begun)
 
     def _tell(self) -> None:
         for listener in self._listeners:
@@ -246,7 +251,11 @@ class ReplicaManager:
         else:
             if partition.incomplete and not self._lead_on(partition):
                 return
+            begins = partition.leader is None
             partition.become_leader(assigned)
+            if begins:
+                for begun in self._leading:
+                    begun(partition)
 
     def _lead_on(self, partition: Partition) -> bool:
         """The only replica has lost its end: it goes on behind it. False where the disk fails."""

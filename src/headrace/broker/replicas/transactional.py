@@ -23,6 +23,20 @@ def append_marker(
     return partition.append_own(data, 1, now_ms, record)
 
 
+def end_older(partition: Partition, producer_id: int, epoch: int) -> None:
+    """Before the first batch of a transaction that the coordinator has confirmed.
+
+    It confirms none before all partitions have the marker of the one before. If that is open here all the same, its
+    marker was lost with the power (`broker/transactions/left_open.py`). It must not be committed with the new one.
+    """
+    producers = partition.log.producers
+    left_open = producers.left_open(producer_id, epoch)
+    if left_open is not None:
+        verification = producers.verification(producer_id)
+        append_marker(partition, producer_id, left_open.producer_epoch, Marker(False, left_open.coordinator_epoch))
+        producers.resume(producer_id, verification)
+
+
 def append_in_transaction(
     partition: Partition,
     batch: bytearray,

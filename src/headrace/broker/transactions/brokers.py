@@ -21,7 +21,7 @@ class Brokers:
         self._metadata = metadata
         self._peers = peers
 
-    async def ask(self, broker_id: int, key: ApiKey, body: Any) -> Any:
+    async def ask(self, key: ApiKey, broker_id: int, body: Any) -> Any:
         """The answer's message. Raises NETWORK_EXCEPTION when there is none."""
         address = self._metadata.address(broker_id)
         if address is None:

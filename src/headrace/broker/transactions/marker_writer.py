@@ -15,7 +15,7 @@ from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
 from headrace.protocol.private_fields.marker_origin import UNKNOWN, decision_in, leader_epochs_in
 from headrace.records.control import Marker
-from headrace.replication.producers import MarkerMark
+from headrace.replication.producer import MarkerMark
 
 Errors = dict[TopicPartition, Err]
 Results = dict[int, Errors]

@@ -9,6 +9,7 @@ SCRUB_TAG = 18_515
 DISK_SPACE_TAG = 18_516
 MARKER_DECISION_TAG = 18_517
 LEADER_EPOCHS_TAG = 18_518
+LEFT_OPEN_TAG = 18_519
 """All far beyond the numbers that Kafka gives to its own tagged fields, which count from 0."""
 
 Tags = dict[int, bytes] | None

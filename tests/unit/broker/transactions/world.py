@@ -22,22 +22,27 @@ TIMEOUT_MS = 10_000
 class Client:
     """One transactional id. Sequences are counted per partition, as the protocol has it."""
 
-    def __init__(self, connection: Connection, *, classic: bool) -> None:
+    def __init__(self, connection: Connection, *, classic: bool, timeout_ms: int = TIMEOUT_MS) -> None:
         self.connection = connection
         self.classic = classic
+        self._timeout_ms = timeout_ms
         self.who = (-1, -1)
         self._sequences: dict[int, int] = {}
 
     @classmethod
-    async def begin(cls, *, classic: bool) -> "Client":
-        client = cls(await connect(), classic=classic)
+    async def begin(cls, *, classic: bool, timeout_ms: int = TIMEOUT_MS) -> "Client":
+        client = cls(await connect(), classic=classic, timeout_ms=timeout_ms)
         found = m.FindCoordinatorRequest(key_type=1, coordinator_keys=[ID])
         await client._until_known(ApiKey.FIND_COORDINATOR, found, lambda answer: answer.coordinators[0].error_code)
         await client.init()
         return client
 
+    async def reconnect(self) -> None:
+        """After the broker's restart; the transaction goes on."""
+        self.connection = await connect()
+
     async def init(self) -> None:
-        request = m.InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=TIMEOUT_MS)
+        request = m.InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=self._timeout_ms)
         answer = await self._until_known(ApiKey.INIT_PRODUCER_ID, request, lambda answer: answer.error_code)
         self._become(answer.producer_id, answer.producer_epoch)
 

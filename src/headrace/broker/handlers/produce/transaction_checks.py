@@ -10,6 +10,7 @@ from headrace.broker.net.request import Request
 from headrace.broker.replicas.environment import Guards
 from headrace.broker.replicas.hosted import Replicas
 from headrace.broker.replicas.partition import Partition
+from headrace.broker.replicas.transactional import end_older
 from headrace.broker.transactions.membership import Ability, Membership
 from headrace.errors import Err, KafkaError
 from headrace.protocol.hot import decode_produce
@@ -98,8 +99,19 @@ class TransactionChecks:
         guards: Guards = {}
         for (partition, start), guard in unverified.batches.items():
             error_of = errors.get((partition.topic, partition.index))
-            guards[partition, start - moved] = guard if error_of is None else NotVerified(error_of, REASON)
+            if error_of is None:
+                guards[partition, start - moved] = self._ready(partition, guard, unverified)
+            else:
+                guards[partition, start - moved] = NotVerified(error_of, REASON)
         return guards
+
+    @staticmethod
+    def _ready(partition: Partition, guard: Verification, of: Unverified) -> Verification | KafkaError:
+        try:
+            end_older(partition, of.producer_id, of.epoch)
+        except KafkaError as error:
+            return error
+        return guard
 
 
 def has_transactional_id(buf: bytearray, pos: int, version: int) -> bool:
