@@ -6,7 +6,7 @@ than any client does is refused. Nothing here is used by a request of usual size
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ LARGE_BYTES = 8 * 1024
 """From here on a request is handled in portions; a few milliseconds' worth of the smallest elements."""
 LONG_BYTES = 64 * 1024
 """From here on one that cannot be divided is at least decoded in a thread."""
+LENT_AFTER_S = 0.02
+"""A portion that waits longer for others does so without keeping requests from their turn."""
 AT_ONCE = 2
 """So many large requests are in work at a time: what they are decoded to may take many times their bytes."""
 ROWS_MAX = 25_000
@@ -214,6 +216,37 @@ def _rows(value: Any) -> int:
     return 0
 
 
+class _Turn:
+    """One of the turns, for as long as there is something to do in it."""
+
+    def __init__(self, turns: asyncio.Semaphore) -> None:
+        self._turns = turns
+        self._is_held = False
+
+    async def take(self) -> None:
+        await self._turns.acquire()
+        self._is_held = True
+
+    def give_back(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._turns.release()
+
+    async def lent(self, result: Awaitable[Any]) -> Any:
+        """The result. What waits for others for long, such as a slow follower or a controller that is being elected,
+        leaves the turn to other requests meanwhile."""
+        waiting = asyncio.ensure_future(result)
+        try:
+            await asyncio.wait((waiting,), timeout=LENT_AFTER_S)
+            if not waiting.done():
+                self.give_back()
+                await asyncio.wait((waiting,))
+                await self.take()
+        finally:
+            waiting.cancel()
+        return waiting.result()
+
+
 class LargeRequests:
     """Does the work of the router for them."""
 
@@ -241,7 +274,9 @@ class LargeRequests:
 
         rows_max = MORE_ROWS.get(ApiKey(request.api_key), ROWS_MAX)
         begun: list[Any] = []
-        async with self._turn:
+        turn = _Turn(self._turn)
+        try:
+            await turn.take()
             parts = await runtime.run_in_thread(decoded, decode, body, portions, rows_max)
             pauses = Pauses(runtime.perf_counter)
             answer: Any = None
@@ -252,9 +287,11 @@ class LargeRequests:
                     if portions.waits:
                         begun.append(begin(part))
                     else:
-                        answer = portions.joined(answer, await handle(part))
+                        answer = portions.joined(answer, await turn.lent(handle(part)))
                     if pauses.due:
                         await pauses.take()
+        finally:
+            turn.give_back()
         # What waits for others, such as members of a group or followers that are slow, must not keep large requests
         # from their turn.
         if answer is None and not begun:

@@ -86,24 +86,36 @@ def test_the_table_names_arrays_that_exist() -> None:
             assert portions.inner_answer in {field.name for field in answered.struct.fields if field.is_array}
 
 
-def test_markers_that_wait_for_followers_do_not_hold_up_other_large_requests() -> None:
-    """All portions are appended at once, and the turn goes on to others while none of them is committed."""
+class Work:
+    """Large requests on one connection."""
 
-    async def main() -> None:
+    def __init__(self) -> None:
         async def in_thread(work: Any, *args: Any) -> Any:
             return work(*args)
 
         runtime: Any = SimpleNamespace(
             loop=asyncio.get_running_loop(), run_in_thread=in_thread, perf_counter=lambda: 0.0
         )
-        connection: Any = SimpleNamespace(closed=False, inbox=SimpleNamespace(buf=bytearray(), view=memoryview(b"")))
-        large = LargeRequests(runtime)
+        self._connection: Any = SimpleNamespace(
+            closed=False, inbox=SimpleNamespace(buf=bytearray(), view=memoryview(b""))
+        )
+        self._large = LargeRequests(runtime)
+
+    def begin(self, key: ApiKey, message: Any, handler: Any) -> Any:
+        request = Request(self._connection, key, API[key].latest_stable, 1, 0, 0, 0, 0.0)
+        return asyncio.ensure_future(self._large.work(request, lambda _: message, handler, lambda it: it, b"", None))
+
+    async def assert_others_have_their_turn(self) -> None:
+        other = self.begin(ApiKey.METADATA, m.MetadataRequest(topics=None), lambda *_: m.MetadataResponse())
+        assert await asyncio.wait_for(other, 10) == m.MetadataResponse()
+
+
+def test_markers_that_wait_for_followers_do_not_hold_up_other_large_requests() -> None:
+    """All portions are appended at once, and the turn goes on to others while none of them is committed."""
+
+    async def main() -> None:
         appended: list[int] = []
         committed = asyncio.Event()
-
-        def work(key: ApiKey, message: Any, handler: Any) -> Any:
-            request = Request(connection, key, API[key].latest_stable, 1, 0, 0, 0, 0.0)
-            return asyncio.ensure_future(large.work(request, lambda _: message, handler, lambda it: it, b"", None))
 
         def write(_: Any, message: Any) -> Any:
             appended.extend(marker.producer_id for marker in message.markers)
@@ -116,14 +128,51 @@ def test_markers_that_wait_for_followers_do_not_hold_up_other_large_requests() -
             return answer()
 
         markers = [m.WriteTxnMarkersRequest.WritableTxnMarker(producer_id=number) for number in range(500)]
-        slow = [
-            work(ApiKey.WRITE_TXN_MARKERS, m.WriteTxnMarkersRequest(markers=markers), write) for _ in range(AT_ONCE)
-        ]
-        other = work(ApiKey.METADATA, m.MetadataRequest(topics=None), lambda *_: m.MetadataResponse())
-        assert await asyncio.wait_for(other, 10) == m.MetadataResponse()
+        request, work = m.WriteTxnMarkersRequest(markers=markers), Work()
+        slow = [work.begin(ApiKey.WRITE_TXN_MARKERS, request, write) for _ in range(AT_ONCE)]
+        await work.assert_others_have_their_turn()
         assert len(appended) == AT_ONCE * len(markers) and not any(one.done() for one in slow)
         committed.set()
         for one in slow:
             assert [row.producer_id for row in (await one).markers] == list(range(500))
+
+    asyncio.run(main())
+
+
+def test_portions_that_wait_long_lend_their_turn_and_follow_one_another_all_the_same() -> None:
+    """Commits behind slow followers, deletions that followers have not heard of, changes without a controller."""
+
+    async def main() -> None:
+        begun: list[list[int]] = []
+        committed = asyncio.Event()
+        kind, R = m.OffsetCommitRequest, m.OffsetCommitResponse
+
+        async def commit(_: Any, message: Any) -> Any:
+            (topic,) = message.topics
+            indexes = [row.partition_index for row in topic.partitions]
+            begun.append(indexes)
+            await committed.wait()
+            rows = [R.OffsetCommitResponsePartition(partition_index=index) for index in indexes]
+            return R(topics=[R.OffsetCommitResponseTopic(name=topic.name, partitions=rows)])
+
+        rows = [kind.OffsetCommitRequestPartition(partition_index=index) for index in range(2500)]
+        request = kind(group_id="g", topics=[kind.OffsetCommitRequestTopic(name="t", partitions=rows)])
+        work = Work()
+        slow = [work.begin(ApiKey.OFFSET_COMMIT, request, commit) for _ in range(AT_ONCE)]
+        await work.assert_others_have_their_turn()
+        first = list(range(1000))
+        assert begun == [first] * AT_ONCE and not any(one.done() for one in slow), "one portion after the other"
+        committed.set()
+        for one in slow:
+            ((topic,),) = ((await one).topics,)
+            assert [row.partition_index for row in topic.partitions] == list(range(2500))
+        await work.assert_others_have_their_turn()
+
+        gone = work.begin(ApiKey.OFFSET_COMMIT, request, lambda *_: asyncio.get_running_loop().create_future())
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.wait((gone,))
+        for _ in range(AT_ONCE + 1):
+            await work.assert_others_have_their_turn()
 
     asyncio.run(main())
