@@ -104,6 +104,15 @@ def test_each_table_has_rows_on_a_small_terminal() -> None:
     assert "127.0.0.1:9091" in text and "topic-0" in text and "group-0" in text and "800 rec/s" not in text
 
 
+def test_a_small_terminal_cuts_the_name_of_the_cluster_and_no_number() -> None:
+    view = view_of(sample(12.0, 300, 90, topics=300, groups=100), sample(10.0, 100, 50, topics=300, groups=100))
+    view.cluster_id = "yHJKAf4OSECkqPm2tdDH3g"
+    screen = Screen()
+    screen.press("p")
+    first = drawn(screen, view, 80, 24)[0]
+    assert "paused" in first and " 300 topics  " in first and f" {view.partitions} partitions  " in first
+
+
 def test_a_line_of_blocks() -> None:
     assert (
         spark([0, 5, 10], 10) == "▁▅█"

@@ -7,6 +7,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.dump.report import counted
 from headrace.terminal import shown, size_text
 from headrace.tools.live.rates import BrokerRow, GroupRow, TopicRow, View
 
@@ -65,10 +66,12 @@ class Screen:
         up = sum(row.is_up for row in view.brokers)
         state = Text(no_wrap=True, overflow="ellipsis")
         state.append("headrace top ", style="bold")
-        state.append(f"{view.cluster_id}  {up}/{len(view.brokers)} brokers  controller {view.controller}  ")
-        state.append(f"{len(view.topics)} topics  {view.partitions} partitions")
         if self.is_paused:
-            state.append("  paused", style="yellow")
+            state.append("paused  ", style="yellow")
+        state.append(f"{up}/{len(view.brokers)} brokers  controller {view.controller}  ")
+        state.append(f"{counted(len(view.topics), 'topic')}  {counted(view.partitions, 'partition')}  ")
+        # At the end, where a small terminal cuts: whoever has several clusters knows them by their first letters.
+        state.append(view.cluster_id, style="dim")
         flow = Text(no_wrap=True, overflow="ellipsis")
         flow.append(
             f"in {rate(view.in_per_s)} rec/s  {bytes_rate(view.bytes_per_s)}  out {rate(view.out_per_s)} rec/s  "
