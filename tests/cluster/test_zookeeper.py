@@ -12,7 +12,7 @@ from headrace.client.admin.operations import Operations
 from headrace.client.errors import ClientError
 from headrace.local_cluster.ensemble import Ensemble
 from headrace.storage.checkpoints import encode_uuid
-from headrace.testing.cluster import TestCluster
+from headrace.testing.cluster import ClusterFailed, TestCluster
 from tests.cluster.command_line import headrace
 from tests.cluster.conftest import QUICK, mend
 from tests.cluster.history import ConfluentWriter, Reader, assert_replicas_identical, judge, read_log
@@ -153,6 +153,39 @@ def test_a_brokers_znode_that_was_removed_by_hand_is_made_again(cluster: TestClu
     znodes.client.delete(f"/brokers/ids/{leader}")
     cluster.wait("its znode again", lambda: znodes.client.exists(f"/brokers/ids/{leader}"))
     cluster.wait_in_sync("removed")
+
+
+def test_a_znode_that_was_damaged_by_hand_stops_nobody(cluster: TestCluster, znodes: ZNodes) -> None:
+    cluster.create_topic("spoilt", 1, 3)
+    path = "/brokers/topics/spoilt/partitions/0/state"
+    with ConfluentWriter(cluster.bootstrap, "spoilt", 1) as writer:
+        writer.wait_acked(SOME)
+        whole, _ = znodes.client.get(path)
+        znodes.client.set(path, whole.replace(b'"isr":[', b'"isr":["one",'))
+        znodes.client.set("/controller", b"nobody")  # and so the next one has to read all of it
+        cluster.wait("it is told", lambda: any(f"{path} in ZooKeeper is" in n.output() for n in cluster.nodes.values()))
+        writer.wait_acked(SOME)
+        assert all(node.is_running for node in cluster.nodes.values())
+        znodes.client.set(path, whole)
+        cluster.quorum_leader()
+        cluster.create_topic("unspoilt", 1, 3)
+        writer.wait_acked(SOME)
+        writer.stop()
+    judge(read_log(cluster.bootstrap, "spoilt"), writer.book)
+
+
+def test_a_misspelt_chroot_is_refused(cluster: TestCluster, znodes: ZNodes) -> None:
+    """There a new cluster would begin, and set the records aside as nobody's."""
+    cluster.create_topic("kept", 1, 3)
+    cluster.stop(3)
+    properties = cluster[3].node.properties
+    right = properties.read_text()
+    properties.write_text(right.replace(CHROOT, "/kafak"))
+    with pytest.raises(ClusterFailed, match=r"holds records of cluster .* and ZooKeeper at .*/kafak knows no cluster"):
+        cluster.start(3)
+    properties.write_text(right)
+    cluster.start(3)
+    cluster.wait_in_sync("kept")
 
 
 def test_records_go_on_while_zookeeper_is_away_and_changes_wait(cluster: TestCluster, zookeeper: Ensemble) -> None:

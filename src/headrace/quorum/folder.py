@@ -39,7 +39,7 @@ from headrace.storage.checkpoints import (
     encode_uuid,
 )
 from headrace.storage.files import Disk, make_durable_dirs
-from headrace.storage.manager import METADATA_FOLDER
+from headrace.storage.manager import METADATA_FOLDER, is_log_folder
 
 BOOTSTRAP = "bootstrap.checkpoint"
 
@@ -148,6 +148,13 @@ def open_zookeeper_folders(
 
 def all_dirs(layout: Layout) -> list[str]:
     return list(dict.fromkeys([layout.metadata_log_dir, *layout.log_dirs]))
+
+
+def holds_records(disk: Disk, layout: Layout) -> str | None:
+    """A log dir in which there are logs of partitions, if there is one."""
+    return next(
+        (path for path in layout.log_dirs if disk.exists(path) and any(map(is_log_folder, disk.list(path)))), None
+    )
 
 
 def read_properties(disk: Disk, path: str) -> MetaProperties | None:

@@ -55,6 +55,10 @@ _MOVED_FOLDER = re.compile(r"\S+-[0-9]+\.\S+-(delete|future|stray)")
 _system_uuid = partial(new_uuid, SystemRandom())
 
 
+def is_log_folder(name: str) -> bool:
+    return name not in NOT_LOGS and _PARTITION_FOLDER.fullmatch(name) is not None
+
+
 class LogManager:
     """See the module. `open` and `load` may run in a thread before anything is served; the rest is the loop's."""
 

@@ -71,7 +71,9 @@ async def read(session: Session) -> tuple[Image, Position]:
     """Raises QuorumError."""
     found = await read_all(session, thorough=True)
     epoch = await session.get(paths.CONTROLLER_EPOCH)
-    return found.image, Position(int(epoch[0]) if epoch is not None else 0, found.image.offset)
+    if epoch is None:
+        raise QuorumError(f"{paths.CONTROLLER_EPOCH} is missing in ZooKeeper")
+    return found.image, Position(znodes.decode_controller_epoch(paths.CONTROLLER_EPOCH, epoch[0]), found.image.offset)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

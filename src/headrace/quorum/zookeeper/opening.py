@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from headrace.clock import Clock
 from headrace.quorum import Network, QuorumError
-from headrace.quorum.folder import Identity, Layout, open_zookeeper_folders
+from headrace.quorum.folder import Identity, Layout, holds_records, open_zookeeper_folders
 from headrace.quorum.zookeeper import paths, znodes
 from headrace.quorum.zookeeper.quorum import ZooKeeperQuorum
 from headrace.quorum.zookeeper.session import KazooSession, ZooKeeperOptions
@@ -33,6 +33,8 @@ def open_zookeeper(
     try:
         _refuse_half_a_copy(session, options.connect)
         known = open_zookeeper_folders(disk, layout, uuid=uuid, cluster_id=None, may_format=False)
+        if known is not None:
+            _refuse_to_forget(session, options.connect, known, holds_records(disk, layout))
         proposed = known.cluster_id if known is not None else encode_uuid(uuid())
         found = session.ensure(paths.CLUSTER_ID, znodes.encode_cluster_id(proposed))
         cluster_id = znodes.decode_cluster_id(paths.CLUSTER_ID, found)
@@ -45,6 +47,10 @@ def open_zookeeper(
         assert identity is not None
         session.ensure(paths.CONTROLLER_EPOCH, b"0")
         session.ensure(paths.FEATURE, znodes.encode_features({}))
+        if session.read(paths.LEVELS) and session.read(paths.METADATA) is None:
+            raise QuorumError(
+                f"{paths.METADATA} is missing in ZooKeeper at {options.connect}, while the rest is there: restore it"
+            )
         session.ensure(paths.METADATA, znodes.encode_head(znodes.Head(-1, 0, clock.wall_ms())))
     except BaseException:
         session.abandon()
@@ -60,6 +66,15 @@ def open_zookeeper(
         min_insync_replicas=min_insync_replicas,
     )
     return identity, quorum
+
+
+def _refuse_to_forget(session: KazooSession, connect: str, known: Identity, records: str | None) -> None:
+    """Where there is nothing yet, a cluster begins, and nobody's records are any of its topics'."""
+    if records is not None and session.read(paths.CLUSTER_ID) is None:
+        raise QuorumError(
+            f"{records} holds records of cluster {known.cluster_id}, and ZooKeeper at {connect} knows no cluster: check"
+            " zookeeper.connect and the chroot in it, or restore what ZooKeeper had"
+        )
 
 
 def _refuse_half_a_copy(session: KazooSession, connect: str) -> None:

@@ -85,6 +85,8 @@ class ZooKeeperQuorum:
         self._loader = Loader()
         self._number = -1
         """The version of `/headrace/metadata` that `image` stands for: so many changes were made. -1: none is known."""
+        self._made: int | None = None
+        """The transaction that made `/headrace/metadata`."""
         self._tip: Tip | None = None
         """While this node is the controller."""
         self._tip_number = -1
@@ -252,11 +254,15 @@ class ZooKeeperQuorum:
             else:
                 await self._run_for_controller(self._address)
                 found = await session.get(paths.CONTROLLER, watch=True)
-        epoch = await session.get(paths.CONTROLLER_EPOCH)
-        self._epoch = int(epoch[0]) if epoch is not None else 0
+        self._epoch, _ = await self._read_epoch()
         mine = found is not None and found[1].owner == session.id
         if not mine:
             self._stop_leading("another is the controller")
+        if found is not None and mine and not self._names_this_node(found[0]):
+            logger.error("%s was written by somebody else: this node stands for election again", paths.CONTROLLER)
+            await session.multi([Delete(paths.CONTROLLER, found[1].version)])
+            self._wake.set()
+            return
         node = znodes.decode_controller(paths.CONTROLLER, found[0]) if found is not None else None
         self._controller = (node.broker_id, node.address) if node is not None else (NOBODY, None)
         if self._controller[0] not in (NOBODY, self.node_id):
@@ -271,6 +277,20 @@ class ZooKeeperQuorum:
         if self.is_active:
             await self._look_at_members()
             self._ways_in.look()
+
+    async def _read_epoch(self) -> tuple[int, int]:
+        """Of controllers, and the version of its znode."""
+        found = await self._session.get(paths.CONTROLLER_EPOCH)
+        if found is None:
+            raise QuorumError(f"{paths.CONTROLLER_EPOCH} is missing in ZooKeeper")
+        return znodes.decode_controller_epoch(paths.CONTROLLER_EPOCH, found[0]), found[1].version
+
+    def _names_this_node(self, data: bytes) -> bool:
+        try:
+            found = znodes.decode_controller(paths.CONTROLLER, data)
+        except QuorumError:
+            return False
+        return found == (self.node_id, self._address)
 
     def _tell_leadership(self) -> None:
         now = (self.leader_id, self.leader_epoch, self.is_active)
@@ -287,15 +307,15 @@ class ZooKeeperQuorum:
 
     async def _run_for_controller(self, address: tuple[str, int]) -> None:
         """Whether that worked is seen in the znode, also where the answer is lost."""
-        found = await self._session.get(paths.CONTROLLER_EPOCH)
-        assert found is not None, "made when the session was opened"
-        epoch, stat = int(found[0]) + 1, found[1]
+        head, _ = await self._find_metadata()
+        found, version = await self._read_epoch()
+        epoch = max(found, head.epoch) + 1  # it does not go back, even if somebody has set it back
         me = znodes.encode_controller(self.node_id, address, self._clock.wall_ms())
         try:
             await self._session.multi(
                 [
                     Create(paths.CONTROLLER, me, ephemeral=True),
-                    Set(paths.CONTROLLER_EPOCH, str(epoch).encode(), stat.version),
+                    Set(paths.CONTROLLER_EPOCH, str(epoch).encode(), version),
                 ]
             )
         except Refused as refused:
@@ -303,14 +323,15 @@ class ZooKeeperQuorum:
 
     async def _start_leading(self, created: int) -> None:
         """`created`: which `/controller` is this node's."""
-        epoch = await self._session.get(paths.CONTROLLER_EPOCH)
+        epoch, version = await self._read_epoch()
         mine = await self._session.get(paths.CONTROLLER, watch=True)
-        if epoch is None or mine is None or mine[1].created != created:
+        if mine is None or mine[1].created != created:
             # Deposed between the two: the epoch that was read may be another's, and writing in it would not be fenced.
             self._wake.set()
             return
-        self._epoch = int(epoch[0])
-        self._fence = Check(paths.CONTROLLER_EPOCH, epoch[1].version)
+        await self._find_metadata()
+        self._epoch = epoch
+        self._fence = Check(paths.CONTROLLER_EPOCH, version)
         self._ways_in.begin(await self._session.children(paths.CONFIG_CHANGES) or ())
         followed, known = self._number, self.image
         found = await read_all(self._session, thorough=True)
@@ -358,14 +379,14 @@ class ZooKeeperQuorum:
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _depose(self, node_id: int) -> None:
-        epoch = await self._session.get(paths.CONTROLLER_EPOCH)
+        _, version = await self._read_epoch()
         found = await self._session.get(paths.CONTROLLER)
-        if epoch is None or found is None:
+        if found is None:
             return
         if znodes.decode_controller(paths.CONTROLLER, found[0]).broker_id == node_id:
             logger.info("node %d, the controller, is gone", node_id)
             # The check: by now another may have been elected, who must not lose its place.
-            await self._session.multi([Check(paths.CONTROLLER_EPOCH, epoch[1].version), Delete(paths.CONTROLLER)])
+            await self._session.multi([Check(paths.CONTROLLER_EPOCH, version), Delete(paths.CONTROLLER)])
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -479,9 +500,29 @@ class ZooKeeperQuorum:
 
     # --- following ----------------------------------------------------------------------------------------------------
 
+    async def _find_metadata(self, *, watch: bool = False) -> tuple[Head, int]:
+        """How far it has come, and by how many changes. Raises QuorumError where it is not what this node has followed:
+        the topics that are missing now would be taken for deleted, and their records with them."""
+        head = await self._session.get(paths.METADATA, watch=watch)
+        if head is None:
+            raise QuorumError(
+                f"{paths.METADATA} is missing in ZooKeeper: this cluster's metadata is not there any more"
+            )
+        if self._made not in (None, head[1].created):
+            raise QuorumError(
+                f"{paths.METADATA} in ZooKeeper was made anew: it is not the metadata that this node has followed;"
+                " restore ZooKeeper, or restart the node to go on from what is there"
+            )
+        if head[1].version < self._number:
+            raise QuorumError(
+                f"metadata in ZooKeeper went back from change {self._number} to {head[1].version}, as an old copy does:"
+                " restore a newer one, or restart the node to go on from what is there"
+            )
+        self._made = head[1].created
+        return znodes.decode_head(paths.METADATA, head[0]), head[1].version
+
     async def _follow(self) -> None:
-        head = await self._session.get(paths.METADATA, watch=True)
-        version = head[1].version if head is not None else 0
+        _, version = await self._find_metadata(watch=True)
         if self._number == version:
             return
         batches = None

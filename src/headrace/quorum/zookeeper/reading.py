@@ -4,13 +4,12 @@
 through the whole tree in a few rounds, each of which can be read at once.
 """
 
-import base64
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from headrace.metadata.delta import Delta
+from headrace.metadata.delta import Delta, ReplayError
 from headrace.metadata.image import METADATA_VERSION, TOPIC_CONFIG, Image
-from headrace.metadata.records import Record, decode_record
+from headrace.metadata.records import Record
 from headrace.metadata.snapshot import (
     broker_record,
     config_record,
@@ -103,7 +102,10 @@ def bare_configs(tree: Tree, image: Image) -> frozenset[str]:
 def image_of(tree: Tree, head: Head) -> Image:
     """Raises QuorumError where znodes are missing or damaged."""
     delta = Delta(Image())
-    delta.replay_all(_records(tree, _levels(tree, head)))
+    try:
+        delta.replay_all(_records(tree, _levels(tree, head)))
+    except ReplayError as error:
+        raise QuorumError(f"the znodes in ZooKeeper contradict each other: {error}") from None
     return delta.apply(head.offset, head.epoch, head.timestamp_ms)
 
 
@@ -122,9 +124,11 @@ def _records(tree: Tree, levels: Mapping[str, int]) -> Iterator[Record]:
         yield m.FeatureLevelRecord(name=name, feature_level=level), 0
     version = levels.get(METADATA_VERSION, Image().metadata_version)
     for path, name, data in _children(tree, paths.BROKERS):
-        yield broker_record(znodes.decode_broker(path, int(name), data), version)
+        if name.isdecimal():
+            yield broker_record(znodes.decode_broker(path, int(name), data), version)
     for path, name, data in _children(tree, paths.CONTROLLERS):
-        yield controller_record(znodes.decode_controller_registration(path, int(name), data))
+        if name.isdecimal():
+            yield controller_record(znodes.decode_controller_registration(path, int(name), data))
     yield from _topics(tree, version)
     names = set(topic_names(tree))
     for kind, parent in paths.CONFIGS.items():
@@ -159,13 +163,13 @@ def _partitions(tree: Tree, name: str, assignment: Assignment, metadata_version:
 
 def _security(tree: Tree) -> Iterator[Record]:
     for path, _, data in _children(tree, paths.QUOTAS):
-        fields = znodes.decode(path, data)
-        entity = [m.ClientQuotaRecord.EntityData(entity_type=kind, entity_name=name) for kind, name in fields["entity"]]
-        for key, value in fields["quotas"].items():
+        limited, quotas = znodes.decode_quotas(path, data)
+        entity = [m.ClientQuotaRecord.EntityData(entity_type=kind, entity_name=name) for kind, name in limited]
+        for key, value in quotas.items():
             yield m.ClientQuotaRecord(entity=entity, key=key, value=value, remove=False), 0
     for parent in (paths.ACLS, paths.SCRAM, paths.TOKENS):
         for path, _, data in _children(tree, parent):
-            yield decode_record(base64.b64decode(znodes.decode(path, data)["record"]))
+            yield znodes.decode_kept_record(path, data)
 
 
 def _children(tree: Tree, parent: str) -> Iterable[tuple[str, str, bytes]]:

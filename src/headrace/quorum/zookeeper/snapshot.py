@@ -35,7 +35,9 @@ async def read_all(session: Session, *, thorough: bool) -> Snapshot:
         before = await session.get(paths.METADATA)
         tree = await _read_tree(session, thorough)
         after = await session.get(paths.METADATA)
-        if before is not None and after is not None and before[1] == after[1]:
+        if before is None or after is None:
+            raise QuorumError(f"{paths.METADATA} is missing in ZooKeeper")
+        if before[1] == after[1]:
             head = znodes.decode_head(paths.METADATA, before[0])
             try:
                 image = reading.image_of(tree, head)
@@ -54,6 +56,9 @@ async def _read_tree(session: Session, thorough: bool) -> Tree:
         if not lists and not nodes:
             return tree
         for path, children in await _all(lists, session.children):
+            if children is None and path in reading.LISTED:
+                # Made before anything else. Taken for an empty one, it would delete what brokers have.
+                raise QuorumError(f"{path} is missing in ZooKeeper")
             tree.children[path] = children or []
         for path, found in await _all(nodes, session.get):
             tree.nodes[path] = Node(found[0], found[1].version) if found is not None else None

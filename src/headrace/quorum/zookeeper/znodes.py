@@ -1,11 +1,13 @@
 """What stands in each znode, as Kafka 3.x writes it: JSON to values and back.
 
-A key `headrace` in Kafka's JSON holds what Kafka 3.x has no word for; its tools pass over it.
+A key `headrace` in Kafka's JSON holds what Kafka 3.x has no word for; its tools pass over it. People write here by
+hand, too: whatever they leave, it is an error that names the znode.
 """
 
+import base64
 import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from headrace.metadata.image import (
     RECOVERED,
@@ -16,9 +18,13 @@ from headrace.metadata.image import (
     Partition,
     Topic,
 )
+from headrace.metadata.records import Record, decode_record
 from headrace.quorum import QuorumError
 from headrace.quorum.zookeeper import paths
 from headrace.storage.checkpoints import decode_uuid, encode_uuid
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 PRODUCER_ID_BLOCK = 1_000
 SECURITY_PROTOCOLS = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
@@ -59,6 +65,20 @@ class Copy(NamedTuple):
     whole: bool
 
 
+def _decoder(decode: Callable[Concatenate[str, P], T]) -> Callable[Concatenate[str, P], T]:
+    """Of what stands at a path. Raises QuorumError for anything that it cannot read."""
+
+    def checked(path: str, /, *arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return decode(path, *arguments, **named)
+        except KeyError as error:
+            raise QuorumError(f"{path} in ZooKeeper has no {error}") from None
+        except (AttributeError, IndexError, TypeError, ValueError) as error:
+            raise QuorumError(f"{path} in ZooKeeper is damaged: {error}") from None
+
+    return checked
+
+
 def encode(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -81,8 +101,9 @@ def encode_cluster_id(cluster_id: str) -> bytes:
     return encode({"version": "1", "id": cluster_id})
 
 
+@_decoder
 def decode_cluster_id(path: str, data: bytes) -> str:
-    return str(_field(path, decode(path, data), "id"))
+    return str(decode(path, data)["id"])
 
 
 def encode_controller(node_id: int, address: tuple[str, int], now_ms: int) -> bytes:
@@ -98,19 +119,26 @@ def encode_controller(node_id: int, address: tuple[str, int], now_ms: int) -> by
     )
 
 
+@_decoder
 def decode_controller(path: str, data: bytes) -> ControllerNode:
     fields = decode(path, data)
     at = fields.get(EXTENSION)
-    return ControllerNode(int(_field(path, fields, "brokerid")), (at["host"], at["port"]) if at else None)
+    return ControllerNode(int(fields["brokerid"]), (str(at["host"]), int(at["port"])) if at else None)
+
+
+@_decoder
+def decode_controller_epoch(path: str, data: bytes) -> int:
+    return int(data)
 
 
 def encode_head(head: Head) -> bytes:
     return encode({"version": 1, "offset": head.offset, "epoch": head.epoch, "timestamp": head.timestamp_ms})
 
 
+@_decoder
 def decode_head(path: str, data: bytes) -> Head:
     fields = decode(path, data)
-    return Head(*(int(_field(path, fields, name)) for name in ("offset", "epoch", "timestamp")))
+    return Head(*(int(fields[name]) for name in ("offset", "epoch", "timestamp")))
 
 
 def encode_copy(copy: Copy) -> bytes:
@@ -119,10 +147,10 @@ def encode_copy(copy: Copy) -> bytes:
     )
 
 
+@_decoder
 def decode_copy(path: str, data: bytes) -> Copy:
     fields = decode(path, data)
-    cluster, epoch, offset, whole = (_field(path, fields, name) for name in ("cluster", "epoch", "offset", "whole"))
-    return Copy(str(cluster), int(epoch), int(offset), bool(whole))
+    return Copy(str(fields["cluster"]), int(fields["epoch"]), int(fields["offset"]), bool(fields["whole"]))
 
 
 def encode_features(levels: Mapping[str, int]) -> bytes:
@@ -130,10 +158,11 @@ def encode_features(levels: Mapping[str, int]) -> bytes:
     return encode({"version": 2, "status": FEATURES_ENABLED, "features": features})
 
 
+@_decoder
 def decode_features(path: str, data: bytes) -> dict[str, int]:
     """Version 1 also named a lowest level, which never counted."""
-    found: dict[str, Any] = decode(path, data).get("features") or {}
-    return {name: int(_field(path, level, "max_version_level")) for name, level in found.items()}
+    found: dict[str, Any] = decode(path, data).get("features", {})
+    return {name: int(level["max_version_level"]) for name, level in found.items()}
 
 
 def encode_producer_ids(broker_id: int, next_producer_id: int) -> bytes:
@@ -143,9 +172,10 @@ def encode_producer_ids(broker_id: int, next_producer_id: int) -> bytes:
     )
 
 
+@_decoder
 def decode_producer_ids(path: str, data: bytes) -> int:
     """The first id that nobody has; -1 before the first block."""
-    return int(_field(path, decode(path, data), "block_end")) + 1 if data else -1
+    return int(decode(path, data)["block_end"]) + 1 if data else -1
 
 
 # --- brokers ----------------------------------------------------------------------------------------------------------
@@ -170,6 +200,7 @@ def encode_broker_id(endpoints: list[Endpoint], rack: str | None, now_ms: int, d
     return encode(fields)
 
 
+@_decoder
 def decode_directories(path: str, data: bytes) -> list[bytes]:
     """Of the broker that wrote its `/brokers/ids/N`; none where that is not Headrace's."""
     return [decode_uuid(one) for one in decode(path, data).get(EXTENSION, {}).get("directories", [])]
@@ -196,24 +227,22 @@ def encode_broker(broker: Broker) -> bytes:
     return encode(fields)
 
 
+@_decoder
 def decode_broker(path: str, node_id: int, data: bytes) -> Broker:
     fields = decode(path, data)
-    try:
-        cordoned = fields.get("cordoned")
-        return Broker(
-            id=node_id,
-            epoch=int(fields["epoch"]),
-            incarnation_id=decode_uuid(fields["incarnation"]),
-            endpoints=tuple(Endpoint(*one) for one in fields["endpoints"]),
-            features={name: (low, high) for name, (low, high) in fields["features"].items()},
-            rack=fields["rack"],
-            fenced=bool(fields["fenced"]),
-            in_controlled_shutdown=bool(fields["in_controlled_shutdown"]),
-            log_dirs=tuple(map(decode_uuid, fields["directories"])),
-            cordoned_log_dirs=None if cordoned is None else tuple(map(decode_uuid, cordoned)),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise QuorumError(f"{path} in ZooKeeper is damaged: {error}") from None
+    cordoned = fields.get("cordoned")
+    return Broker(
+        id=node_id,
+        epoch=int(fields["epoch"]),
+        incarnation_id=decode_uuid(fields["incarnation"]),
+        endpoints=tuple(Endpoint(*one) for one in fields["endpoints"]),
+        features={name: (low, high) for name, (low, high) in fields["features"].items()},
+        rack=fields["rack"],
+        fenced=bool(fields["fenced"]),
+        in_controlled_shutdown=bool(fields["in_controlled_shutdown"]),
+        log_dirs=tuple(map(decode_uuid, fields["directories"])),
+        cordoned_log_dirs=None if cordoned is None else tuple(map(decode_uuid, cordoned)),
+    )
 
 
 def encode_controller_registration(controller: Controller) -> bytes:
@@ -227,18 +256,16 @@ def encode_controller_registration(controller: Controller) -> bytes:
     )
 
 
+@_decoder
 def decode_controller_registration(path: str, node_id: int, data: bytes) -> Controller:
     fields = decode(path, data)
-    try:
-        return Controller(
-            id=node_id,
-            incarnation_id=decode_uuid(fields["incarnation"]),
-            zk_migration_ready=False,
-            endpoints=tuple(Endpoint(*one) for one in fields["endpoints"]),
-            features={name: (low, high) for name, (low, high) in fields["features"].items()},
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise QuorumError(f"{path} in ZooKeeper is damaged: {error}") from None
+    return Controller(
+        id=node_id,
+        incarnation_id=decode_uuid(fields["incarnation"]),
+        zk_migration_ready=False,
+        endpoints=tuple(Endpoint(*one) for one in fields["endpoints"]),
+        features={name: (low, high) for name, (low, high) in fields["features"].items()},
+    )
 
 
 def _endpoint(endpoint: Endpoint) -> tuple[str, str, int, int]:
@@ -262,18 +289,18 @@ def encode_topic(topic: Topic) -> bytes:
     )
 
 
+@_decoder
 def decode_topic(path: str, data: bytes) -> Assignment:
     fields = decode(path, data)
-    try:
-        return Assignment(
-            decode_uuid(fields["topic_id"]),
-            *(
-                {int(number): tuple(ids) for number, ids in (fields.get(name) or {}).items()}
-                for name in ("partitions", "adding_replicas", "removing_replicas")
-            ),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise QuorumError(f"{path} in ZooKeeper has no {error}: it was written by Kafka before 2.8") from None
+    if "topic_id" not in fields:
+        raise QuorumError(f"{path} in ZooKeeper has no topic_id: it was written by Kafka before 2.8")
+    return Assignment(
+        decode_uuid(fields["topic_id"]),
+        *(
+            {int(number): _ids(ids) for number, ids in fields.get(name, {}).items()}
+            for name in ("partitions", "adding_replicas", "removing_replicas")
+        ),
+    )
 
 
 def encode_state(partition: Partition, controller_epoch: int) -> bytes:
@@ -299,29 +326,33 @@ def encode_state(partition: Partition, controller_epoch: int) -> bytes:
     return encode(fields)
 
 
+@_decoder
 def decode_state(path: str, data: bytes, version: int, number: int, assignment: Assignment) -> Partition:
     fields = decode(path, data)
     replicas = assignment.replicas[number]
-    try:
-        extension = fields.get(EXTENSION, {})
-        directories = tuple(map(decode_uuid, extension.get("directories", ())))
-        if len(directories) != len(replicas):
-            directories = (UNASSIGNED_DIRECTORY,) * len(replicas)
-        return Partition(
-            replicas=replicas,
-            isr=tuple(fields["isr"]),
-            leader=int(fields["leader"]),
-            leader_epoch=int(fields["leader_epoch"]),
-            partition_epoch=version,
-            directories=directories,
-            elr=tuple(extension.get("elr", ())),
-            last_known_elr=tuple(extension.get("last_known_elr", ())),
-            removing=assignment.removing.get(number, ()),
-            adding=assignment.adding.get(number, ()),
-            recovery_state=int(fields.get("leader_recovery_state", RECOVERED)),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise QuorumError(f"{path} in ZooKeeper is damaged: {error}") from None
+    extension = fields.get(EXTENSION) or {}
+    directories = tuple(map(decode_uuid, extension.get("directories", ())))
+    if len(directories) != len(replicas):
+        directories = (UNASSIGNED_DIRECTORY,) * len(replicas)
+    return Partition(
+        replicas=replicas,
+        isr=_ids(fields["isr"]),
+        leader=int(fields["leader"]),
+        leader_epoch=int(fields["leader_epoch"]),
+        partition_epoch=version,
+        directories=directories,
+        elr=_ids(extension.get("elr", [])),
+        last_known_elr=_ids(extension.get("last_known_elr", [])),
+        removing=assignment.removing.get(number, ()),
+        adding=assignment.adding.get(number, ()),
+        recovery_state=int(fields.get("leader_recovery_state", RECOVERED)),
+    )
+
+
+def _ids(brokers: Any) -> tuple[int, ...]:
+    if not isinstance(brokers, list) or not all(type(one) is int for one in brokers):
+        raise ValueError(f"{brokers!r} is no list of broker ids")
+    return tuple(brokers)
 
 
 # --- configs ----------------------------------------------------------------------------------------------------------
@@ -343,7 +374,16 @@ def decode_config(path: str, data: bytes) -> dict[str, str]:
     return {name: str(value) for name, value in found.items()}
 
 
-def _field(path: str, fields: Mapping[str, Any], name: str) -> Any:
-    if name not in fields:
-        raise QuorumError(f"{path} in ZooKeeper has no {name}")
-    return fields[name]
+# --- quotas and security ----------------------------------------------------------------------------------------------
+
+
+@_decoder
+def decode_quotas(path: str, data: bytes) -> tuple[list[tuple[str, str | None]], dict[str, float]]:
+    """Whom they limit, and by how much."""
+    fields = decode(path, data)
+    return [(kind, name) for kind, name in fields["entity"]], dict(fields["quotas"])
+
+
+@_decoder
+def decode_kept_record(path: str, data: bytes) -> Record:
+    return decode_record(base64.b64decode(decode(path, data)["record"]))
