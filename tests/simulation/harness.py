@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -39,6 +39,18 @@ class Result:
     def assert_good(self, seed: int) -> None:
         shown = "\n".join(map(str, self.anomalies[:5]))
         assert not self.anomalies, f"seed {seed}, {self.events}: {shown}"
+
+
+def check_seeds(
+    run: Callable[[int], Result], seeds: range, box_s: float, *, at_least: int, acknowledged_min: int = 100
+) -> None:
+    """Histories until the time is up, all of them good, and in all more than so many records acknowledged."""
+    acknowledged = 0
+    for seed in seeds_within(box_s, seeds, at_least):
+        result = run(seed)
+        result.assert_good(seed)
+        acknowledged += result.did["acknowledged"]
+    assert acknowledged > acknowledged_min
 
 
 async def started(

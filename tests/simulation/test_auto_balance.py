@@ -26,7 +26,7 @@ SETTINGS = {
 }
 EVEN_S = 60.0
 STILL_S = 8.0
-TIME_BOX_S = 10.0
+TIME_BOX_S = 5.0
 
 
 class Watch:

@@ -11,7 +11,7 @@ from tests.simulation.cluster import SimCluster, create
 from tests.simulation.harness import seeds_within
 from tests.simulation.offsets_group import Group
 
-TIME_BOX_S = 9.0
+TIME_BOX_S = 4.0
 
 
 def run(seed: int) -> list[Group]:

@@ -277,7 +277,7 @@ async def struck_and_emptied(world: World) -> Result:
 
 
 def test_one_emptied_replica_at_a_time_loses_nothing_whatever_else_strikes() -> None:
-    for seed in seeds_within(10.0, range(1000), at_least=4):
+    for seed in seeds_within(5.0, range(1000), at_least=4):
         with World(seed) as world:
             world.run(struck_and_emptied(world)).assert_good(seed)
 

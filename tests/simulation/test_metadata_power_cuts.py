@@ -15,7 +15,7 @@ from headrace.testing.simulator.disk import CrashMode, MemoryFile
 from headrace.testing.simulator.world import NodeDied, World
 from tests.simulation.harness import BOOTSTRAP, BROKER, seeds_within
 
-TIME_BOX_S = 5.0
+TIME_BOX_S = 3.0
 
 
 class Topics:

@@ -10,7 +10,7 @@ from headrace.testing.simulator.disk import CrashMode, MemoryDisk
 from tests.simulation.harness import seeds_within
 from tests.simulation.power_cuts import run
 
-TIME_BOX_S = 8.0
+TIME_BOX_S = 4.0
 SEEDS = 150
 SOAK_SEEDS = 5_000
 

@@ -14,7 +14,7 @@ from tests.simulation.harness import seeds_within
 from tests.simulation.raft_model import Model, Stuck, Violation
 
 QUICK_SEEDS = 300
-QUICK_SECONDS = 10.0
+QUICK_SECONDS = 5.0
 """The default run stops here; the rest is for `make soak`."""
 SOAK_SEEDS = 5000
 TROUBLE_MS = 8000

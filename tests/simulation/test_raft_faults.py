@@ -18,7 +18,7 @@ from tests.simulation.harness import seeds_within
 from tests.simulation.quorum_nodes import QuorumCluster, host, written
 
 QUICK_SEEDS = 40
-QUICK_SECONDS = 10.0
+QUICK_SECONDS = 5.0
 SOAK_SEEDS = 1500
 LIMITS = SnapshotLimits(bytes_between=1500, retention_bytes=2500)
 

@@ -28,7 +28,7 @@ from tests.simulation.cluster import STRIKES, SimCluster, create
 from tests.simulation.harness import seeds_within
 from tests.waiting import until
 
-TIME_BOX_S = 10.0
+TIME_BOX_S = 5.0
 KINDS = (*STRIKES, "late requests", "late requests", "late link", "dying words", "reset")
 SETTINGS = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}
 

@@ -20,7 +20,7 @@ from tests.simulation.harness import Result, clients, seeds_within, verdict
 from tests.simulation.zookeeper_cluster import STRIKES, SimSession, ZooKeeperCluster
 from tests.simulation.zookeeper_nodes import check_epochs, without_epoch_check
 
-TIME_BOX_S = 8.0
+TIME_BOX_S = 4.0
 
 
 def run(
