@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from headrace.local_cluster import layout as local_cluster
+from headrace.local_cluster.maven import NotFetched, fetch
 
 VERSION = "4.3.1"
 # slf4j-simple gives the broker a voice: without a binding a failed start says nothing at all.
@@ -65,33 +66,11 @@ def libs() -> Path:
         return Path(named)
     folder = Path("~/.cache/headrace").expanduser() / f"kafka-{VERSION}"
     if not (folder / f"kafka_2.13-{VERSION}.jar").exists():
-        _fetch(folder)
+        try:
+            fetch(folder, ARTIFACTS)
+        except NotFetched as why:
+            raise Unavailable(f"Apache Kafka {VERSION} is not in {folder}: {why}") from None
     return folder
-
-
-def _fetch(folder: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise Unavailable(f"Apache Kafka {VERSION} is not in {folder} and there is no mvn on PATH to fetch it")
-    dependencies = "".join(
-        f"<dependency><groupId>{g}</groupId><artifactId>{a}</artifactId><version>{v}</version></dependency>"
-        for g, a, v in ARTIFACTS
-    )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as work:
-        Path(work, "pom.xml").write_text(
-            "<project><modelVersion>4.0.0</modelVersion><groupId>headrace</groupId><artifactId>reference</artifactId>"
-            f"<version>1</version><packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>"
-        )
-        command = [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={work}/jars"]
-        done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise Unavailable(
-                f"mvn could not fetch Apache Kafka {VERSION}: {(done.stdout + done.stderr).strip()[-500:]}"
-            )
-        # One rename, so that a broken download never looks like a whole one.
-        if not folder.exists():
-            Path(work, "jars").rename(folder)
 
 
 def tool_command(main: str, *args: str, jvm: Sequence[str] = QUICK_JVM, log_level: str = "error") -> list[str]:

@@ -8,10 +8,11 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from headrace.local_cluster.maven import NotFetched, fetch
 
 VERSION = "3.9.4"
 ARTIFACTS = (
@@ -45,7 +46,10 @@ def class_path() -> str:
     if not (folder / f"zookeeper-{VERSION}.jar").exists():
         if shutil.which("mvn") is None and DEBIAN.exists():
             return f"{DEBIAN}:{DEBIAN.parent}/*"
-        _fetch(folder)
+        try:
+            fetch(folder, ARTIFACTS)
+        except NotFetched as why:
+            raise Unavailable(f"ZooKeeper's jars are not in {folder}: {why}. {INSTALL}") from None
     return f"{folder}/*"
 
 
@@ -55,29 +59,6 @@ def java() -> str:
     if found is None:
         raise Unavailable(f"there is no java on PATH. {INSTALL}")
     return found
-
-
-def _fetch(folder: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise Unavailable(f"ZooKeeper's jars are not in {folder}. {INSTALL}")
-    dependencies = "".join(
-        f"<dependency><groupId>{g}</groupId><artifactId>{a}</artifactId><version>{v}</version></dependency>"
-        for g, a, v in ARTIFACTS
-    )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as work:
-        Path(work, "pom.xml").write_text(
-            "<project><modelVersion>4.0.0</modelVersion><groupId>headrace</groupId><artifactId>ensemble</artifactId>"
-            f"<version>1</version><packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>"
-        )
-        command = [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={work}/jars"]
-        done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise Unavailable(f"mvn could not fetch ZooKeeper {VERSION}: {(done.stdout + done.stderr).strip()[-500:]}")
-        # One rename, so that a broken download never looks like a whole one.
-        if not folder.exists():
-            Path(work, "jars").rename(folder)
 
 
 class Server:

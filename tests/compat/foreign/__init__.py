@@ -17,8 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.local_cluster.maven import Artifact
 from tests.reference.apache import Unavailable, java
-from tests.reference.maven import CACHE, Artifact, with_dependencies
+from tests.reference.maven import CACHE, with_dependencies
 
 HERE = Path(__file__).parent
 BUILD_LIMIT_S = 900
