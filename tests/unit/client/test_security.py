@@ -188,31 +188,49 @@ def test_stores_of_another_kind_than_said(tmp_path: Path) -> None:
         read(ssl_keystore_location=str(p12), ssl_keystore_password=PASSWORD, ssl_key_password="other")
 
 
+def keytool(*words: str) -> None:
+    subprocess.run(["keytool", *words], check=True, capture_output=True)
+
+
 @pytest.mark.skipif(shutil.which("keytool") is None, reason="needs keytool")
-def test_jks_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+def test_javas_own_stores_are_read(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text(CA.pem)
-    jks = tmp_path / "my ca.jks"
-    make = [
-        "keytool",
-        "-importcert",
-        "-noprompt",
-        "-alias",
-        "ca",
-        "-file",
-        str(tmp_path / "ca.pem"),
-        "-keystore",
-        str(jks),
-    ]
-    subprocess.run([*make, "-storetype", "JKS", "-storepass", PASSWORD], check=True, capture_output=True)
-    with pytest.raises(SettingRefused, match="JKS store, which only Java reads: convert it: ") as error:
-        read(ssl_truststore_location=str(jks), ssl_truststore_password=PASSWORD)
+    p12, jks = CLIENT.key_store(tmp_path / "client.p12"), str(tmp_path / "stores.jks")
+    of_jks = ("-keystore", jks, "-storetype", "JKS", "-storepass", PASSWORD)
+    keytool("-importcert", "-noprompt", "-alias", "ca", "-file", str(tmp_path / "ca.pem"), *of_jks)
+    keytool("-importkeystore", "-srckeystore", str(p12), "-srcstorepass", PASSWORD, "-destkeystore", jks,
+            "-deststoretype", "JKS", "-deststorepass", PASSWORD, "-destkeypass", "another")  # fmt: skip
+    for kind in ({"ssl_truststore_type": "JKS"}, {}):
+        assert trusted(read(ssl_truststore_location=jks, ssl_truststore_password=PASSWORD, **kind)) == ["test CA"]
+    assert trusted(read(ssl_truststore_location=jks)) == ["test CA"], "as in Java: certificates are no secret"
+    read(ssl_keystore_location=jks, ssl_keystore_password=PASSWORD, ssl_key_password="another")
+    for settings, words in (
+        ({"ssl_truststore_location": jks, "ssl_truststore_password": "no"}, "its password is another"),
+        ({"ssl_keystore_location": jks, "ssl_keystore_password": PASSWORD}, "the password of its key is another"),
+        ({"ssl_keystore_location": jks}, "ssl.keystore.password.*is missing"),
+    ):
+        with pytest.raises(SettingRefused, match=words):
+            read(**settings)
+    for size in (8, 30, 200, -100):
+        (tmp_path / "cut.jks").write_bytes(Path(jks).read_bytes()[:size])
+        with pytest.raises(SettingRefused, match=r"damaged|holds no certificate"):
+            read(ssl_truststore_location=str(tmp_path / "cut.jks"))
+
+
+@pytest.mark.skipif(shutil.which("keytool") is None, reason="needs keytool")
+def test_jceks_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text(CA.pem)
+    store = tmp_path / "my ca.jceks"
+    keytool("-importcert", "-noprompt", "-alias", "ca", "-file", str(tmp_path / "ca.pem"), "-keystore", str(store),
+            "-storetype", "JCEKS", "-storepass", PASSWORD)  # fmt: skip
+    with pytest.raises(SettingRefused, match="JCEKS store, which only Java reads: convert it: ") as error:
+        read(ssl_truststore_location=str(store), ssl_truststore_password=PASSWORD)
     command = str(error.value).partition("convert it: ")[2]
     subprocess.run(
         f"{command} -srcstorepass {PASSWORD} -deststorepass {PASSWORD}", shell=True, check=True, capture_output=True
     )
-    assert trusted(read(ssl_truststore_location=str(tmp_path / "my ca.p12"), ssl_truststore_password=PASSWORD)) == [
-        "test CA"
-    ]
+    found = read(ssl_truststore_location=str(tmp_path / "my ca.p12"), ssl_truststore_password=PASSWORD)
+    assert trusted(found) == ["test CA"]
 
 
 def test_pkcs12_without_the_package_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
-"""TLS by Python's `ssl`, from the stores that Kafka's clients are configured with: PEM text, PEM files, PKCS#12 files.
-
-Java's own JKS is not read; the error has the command that converts it. Files are read where a connection is made.
+"""TLS by Python's `ssl`, from the stores that Kafka's clients are configured with: PEM text, and files of PEM, PKCS#12
+or Java's JKS. Files are read where a connection is made.
 """
 
 import os
@@ -14,13 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from headrace.client.errors import SettingRefused
+from headrace.client.security import jks
 from headrace.platform import file_in_memory
 
 STORE_BYTES_MAX = 16 << 20
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 TYPES = ("JKS", "PKCS12", "PEM")
 
-_JKS_MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+_JCEKS_MAGIC = b"\xce\xce\xce\xce"
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _SUITE = re.compile(r"TLS_(\w+)_WITH_(\w+)_(SHA\d*)")
 _SUITES_OF_13 = re.compile(r"TLS_(AES|CHACHA20)_\w+")
@@ -94,7 +94,13 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
         found = _certificates(store.certificates)
     else:
         data, kind = _read(store)
-        found = _certificates(data.decode("latin-1")) if kind == "PEM" else _pkcs12_certificates(store, data)
+        match kind:
+            case "PEM":
+                found = _certificates(data.decode("latin-1"))
+            case "JKS":
+                found = "".join(_jks(store, data)[0])
+            case _:
+                found = _pkcs12_certificates(store, data)
     if not found:
         raise SettingRefused(source, "holds no certificate", "put those in that the brokers' are signed with")
     try:
@@ -113,6 +119,9 @@ def _identify(context: ssl.SSLContext, store: Store) -> None:
         if kind == "PEM":
             text = data.decode("latin-1")
             chain, key = _certificates(text), _keys(text)
+        elif kind == "JKS":
+            held, key = _jks(store, data, with_key=True)
+            chain, password = "".join(held), None
         else:
             chain, key, password = *_pkcs12_key(store, data), None
     if not chain or not key:
@@ -153,7 +162,7 @@ def _source(store: Store, inline: str) -> str:
 
 
 def _read(store: Store) -> tuple[bytes, str]:
-    """A file's bytes, and whether they are PEM or PKCS#12: they say so themselves, and Java goes by that too."""
+    """A file's bytes, and whether they are PEM, PKCS#12 or JKS: they say so themselves, and Java goes by that too."""
     location, name = store.location, _source(store, "")
     assert location is not None
     try:
@@ -166,14 +175,17 @@ def _read(store: Store) -> tuple[bytes, str]:
             "the file must be there on every machine that connects, with Spark on each executor too: copy it there "
             "(spark-submit --files does), or give PEM text in place of a file",
         ) from None
-    if data.startswith(_JKS_MAGIC):
+    if data.startswith(_JCEKS_MAGIC):
         raise SettingRefused(
             name,
-            f"is {location!r}, a JKS store, which only Java reads",
+            f"is {location!r}, a JCEKS store, which only Java reads",
             f"convert it: keytool -importkeystore -srckeystore {shlex.quote(location)} "
             f"-destkeystore {shlex.quote(str(Path(location).with_suffix('.p12')))} -deststoretype PKCS12",
         )
-    kind = "PEM" if b"-----BEGIN " in data else "PKCS12"
+    if data.startswith(jks.MAGIC):
+        kind = "JKS"
+    else:
+        kind = "PEM" if b"-----BEGIN " in data else "PKCS12"
     if store.type is not None and (store.type == "PEM") != (kind == "PEM"):
         raise SettingRefused(
             f"{store.setting}.type", f"is {store.type!r}", f"{location} does not look so; it may be {kind}"
@@ -185,6 +197,25 @@ def _read(store: Store) -> tuple[bytes, str]:
             "leave it out; ssl.key.password opens an encrypted key",
         )
     return data, kind
+
+
+def _jks(store: Store, data: bytes, *, with_key: bool = False) -> tuple[list[str], str]:
+    """Whom it trusts; or, `with_key`, its key and the certificates to that."""
+    if with_key and store.password is None:
+        raise SettingRefused(
+            f"{store.setting}.password", "is missing", f"{store.location} needs the password that opens it"
+        )
+    try:
+        found = jks.read_jks(data, store.password)
+        if not with_key or not found.closed_key:
+            return found.trusted, ""
+        return found.chain, jks.open_key(found.closed_key, store.key_password or store.password or "")
+    except jks.JksError as error:
+        raise SettingRefused(
+            _source(store, ""),
+            f"is {store.location!r}, which cannot be opened: {error}",
+            f"check {store.setting}.password" + " and the key's" * with_key,
+        ) from None
 
 
 def _pkcs12_certificates(store: Store, data: bytes) -> str:
