@@ -237,6 +237,13 @@ def gone(scene: Scene, target: Target) -> Damage | None:
     return Damage("remove", target)
 
 
+def folder_instead(scene: Scene, target: Target) -> Damage | None:
+    path = f"{scene.root}/{target.path}"
+    remove(scene.disk, path)
+    scene.disk.make_dirs(path)
+    return Damage("put a folder in place of", target)
+
+
 def swap(scene: Scene, target: Target) -> Damage | None:
     others = [other for other in scene.others(target) if scene.read(other) != scene.read(target)]
     if not others:
@@ -264,7 +271,19 @@ def from_older(scene: Scene, target: Target) -> Damage | None:
     return Damage("older copy", target, f"{len(data)} bytes for {len(scene.read(target))}")
 
 
-FILE_OPERATIONS: tuple[Operation, ...] = (flip, flip, garbage, zero, cut, extend, gone, swap, duplicate, from_older)
+FILE_OPERATIONS: tuple[Operation, ...] = (
+    flip,
+    flip,
+    garbage,
+    zero,
+    cut,
+    extend,
+    gone,
+    folder_instead,
+    swap,
+    duplicate,
+    from_older,
+)
 
 
 def folder_gone(scene: Scene, target: Target) -> Damage | None:

@@ -68,6 +68,10 @@ class Disk(Protocol):
         """Names in a folder, sorted."""
         ...
 
+    def not_files(self, path: str) -> Sequence[str]:
+        """Of these, what is no file and no link to one: folders, pipes, links that lead nowhere."""
+        ...
+
     def size(self, path: str) -> int: ...
 
     def modified_ms(self, path: str) -> int:
@@ -103,6 +107,13 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> tuple[int, int]:
         """(total, usable) bytes of the file system that holds `path`."""
         ...
+
+
+def _is_file(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        return False  # a link in a circle
 
 
 def make_durable_dirs(disk: Disk, path: str) -> None:
@@ -207,6 +218,10 @@ class RealDisk:
     def list(self, path: str) -> Sequence[str]:
         return sorted(os.listdir(path))
 
+    def not_files(self, path: str) -> Sequence[str]:
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries if not _is_file(entry))
+
     def size(self, path: str) -> int:
         return os.stat(path).st_size
 
@@ -238,6 +253,9 @@ class RealDisk:
         try:
             size = os.fstat(fd).st_size
             return RealFile(path, fd).read(size, 0) if size else b""
+        except OSError as error:
+            error.filename = path  # to read a folder is such an error, to open it is none
+            raise
         finally:
             os.close(fd)
 

@@ -37,6 +37,7 @@ from headrace.storage.checkpoints import (
 from headrace.storage.files import Disk, make_durable_dirs
 from headrace.storage.log import Log
 from headrace.storage.log_dir import CheckpointPlan, LogDir, LogDirError, ToLoad, unknown
+from headrace.storage.not_files import set_aside_in_log_dir, set_aside_in_partition
 from headrace.storage.ownership import stranger
 from headrace.storage.pool import OPEN_FILES_DEFAULT, FilePool
 from headrace.storage.segment import CorruptSegment
@@ -46,6 +47,7 @@ __all__ = ["CheckpointPlan", "LogDir", "LogDirError", "LogManager"]
 
 METADATA_FOLDER = "__cluster_metadata-0"
 NOT_LOGS = frozenset({METADATA_FOLDER, "remote-log-index-cache"})
+STARTED_FROM = (CLEAN_SHUTDOWN, VOUCHED, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS)
 FOLDER_NAME_MAX = 255
 CLOSE_TOGETHER = 256
 SHRINK_FROM = 1_000
@@ -222,6 +224,7 @@ class LogManager:
 
     def _survey(self, log_dir: LogDir) -> "list[ToLoad]":
         """What there is to load, and whether the last run ended in order. Its mark is gone from here on."""
+        self.notes += set_aside_in_log_dir(self.disk, log_dir.path, STARTED_FROM)
         marker = f"{log_dir.path}/{CLEAN_SHUTDOWN}"
         log_dir.clean = self.disk.exists(marker)
         if log_dir.clean:
@@ -300,6 +303,7 @@ class LogManager:
     def _load_log(self, item: "ToLoad", now_ms: int) -> None:
         partition = topic, number = item.partition
         try:
+            self.notes += set_aside_in_partition(self.disk, item.folder)
             may_have_had = item.vouched_end > item.log_start or item.log_dir.forgetful
             if (owner := stranger(self.disk, item.folder)) is not None:
                 self._set_stranger_aside(item, owner)

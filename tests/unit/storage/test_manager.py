@@ -1,4 +1,5 @@
 import errno
+import os
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -441,3 +442,58 @@ def test_who_has_a_line_has_a_folder_whenever_the_power_goes(disk: MemoryDisk, m
                 named += 1
                 assert here.exists("/a/t-0"), (cut, seed)
     assert named
+
+
+def test_what_is_no_file_is_as_good_as_missing(disk: MemoryDisk) -> None:
+    """A folder in place of each file: of a segment, of what is derived from it, of a checkpoint."""
+    first = manager(disk)
+    log = first.create("t", 0, TOPIC_ID, 1000)
+    other = first.create("u", 0, TOPIC_ID, 1000)
+    written = [append(log) for _ in range(3)]
+    log.roll(1000)
+    written += [append(log) for _ in range(3)]
+    append(other)
+    first.close(broker_epoch=9, high_watermarks={("t", 0): 6, ("u", 0): 1})
+    replaced = [f"/a/t-0/{name}" for name in disk.list("/a/t-0") if not name.startswith(f"{0:020d}.log")]
+    replaced.remove("/a/t-0/00000000000000000003.log")
+    for path in [*replaced, "/a/replication-offset-checkpoint", "/a/recovery-point-offset-checkpoint"]:
+        disk.remove(path)
+        disk.make_dirs(path)
+    second = manager(disk)
+    again, untouched = second.get("t", 0), second.get("u", 0)
+    assert again is not None and read_all(again) == written
+    assert untouched is not None and len(read_all(untouched)) == 1
+    assert any("t-0/leader-epoch-checkpoint is no file: renamed to" in note for note in second.notes)
+    second.close(broker_epoch=9, high_watermarks={})
+    disk.remove("/a/t-0/00000000000000000000.log")
+    disk.make_dirs("/a/t-0/00000000000000000000.log")
+    third = manager(disk).get("t", 0)
+    assert third is not None and [(hole.start_offset, hole.end_offset) for hole in third.holes] == [(0, 3)]
+
+
+def test_pipes_circles_and_gigabytes_keep_no_start_waiting(tmp_path: Path) -> None:
+    real = RealDisk()
+    first = LogManager(real, [str(tmp_path)], node_id=1)
+    first.open()
+    list(first.load(1000))
+    log = first.create("t", 0, TOPIC_ID, 1000)
+    written = [append(log) for _ in range(3)]
+    log.roll(1000)
+    first.close(broker_epoch=9, high_watermarks={("t", 0): 3})
+    folder = tmp_path / "t-0"
+    pipe, circle = folder / f"{0:020d}.index", folder / f"{0:020d}.timeindex"
+    for path in (pipe, circle, folder / "partition.metadata"):
+        path.unlink()
+    os.mkfifo(pipe)
+    circle.symlink_to(circle)
+    (folder / "partition.metadata").symlink_to("/nowhere")
+    for huge in ("leader-epoch-checkpoint", f"{0:020d}.indexsum"):
+        with (folder / huge).open("ab") as file:
+            file.truncate(1 << 40)
+    second = LogManager(real, [str(tmp_path)], node_id=1)
+    second.open()
+    list(second.load(1000))
+    again = second.get("t", 0)
+    assert again is not None and read_all(again) == written, second.notes
+    assert sum("renamed to" in note for note in second.notes) == 5
+    second.close(broker_epoch=9, high_watermarks={})

@@ -90,7 +90,7 @@ def _open(
         raise StartupError(str(error)) from error
     except OSError as error:  # such as a disk that is full before anything was written
         reason = (error.strerror or str(error)).lower()
-        raise StartupError(f"cannot use {', '.join(config.log_dirs)}: {reason}") from error
+        raise StartupError(f"cannot use {error.filename or ', '.join(config.log_dirs)}: {reason}") from error
 
     def known() -> Mark:
         return Mark(min(metadata.image.offset + 1, quorum.log.durable_end), quorum.saved_epoch)

@@ -5,7 +5,7 @@ or `kill` the object is the rebooted machine's disk; files opened before are dea
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from threading import RLock
 from typing import cast
@@ -261,6 +261,11 @@ class MemoryDisk:
         with self.mutex:
             self._enter("list", path)
             return sorted(self._folder(path).entries)
+
+    def not_files(self, path: str) -> Sequence[str]:
+        with self.mutex:
+            self._enter("list", path)
+            return sorted(name for name, node in self._folder(path).entries.items() if isinstance(node, FolderNode))
 
     def size(self, path: str) -> int:
         with self.mutex:
