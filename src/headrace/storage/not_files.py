@@ -1,17 +1,20 @@
-"""What stands where a small file belongs and cannot be one: a folder, a pipe, a link that leads nowhere, gigabytes.
+"""What stands where a file of ours belongs and cannot be one: a folder, a pipe, a link that leads nowhere, gigabytes.
 
-To open one is an error at best, for a whole log or a whole log dir; a pipe may be waited at for ever, and gigabytes do
-not fit into memory. Set aside, it is a file that is missing, for which there is a way on.
+To open one is an error at best, for a whole log or a whole log dir; a pipe may be waited at for ever, gigabytes do not
+fit into memory, and a name beyond all offsets is no segment's. Set aside, it is a file that is missing, for which there
+is a way on.
 """
 
 import re
 from collections.abc import Iterable
 
-from headrace.storage.file_names import CUT_SUFFIX
+from headrace.storage.file_names import CUT_SUFFIX, OFFSET_DIGITS
 from headrace.storage.files import Disk
 
 BYTES_MAX = 64 << 20
 """Of whatever is read in one piece: the index of a segment of 2 GB has 4 MB, unless somebody wants more."""
+OFFSET_MAX = 1 << 62
+"""No log has come so far, and none that begins beyond it could go on for long."""
 _OURS = re.compile(r"\d{20}(-\d{10})?\..+|(leader-epoch-checkpoint|partition\.metadata|\.headrace_\w+)(\.tmp)?")
 
 
@@ -38,6 +41,8 @@ def _set_aside(disk: Disk, folder: str, names: list[str]) -> list[str]:
             why = "is no file"
         elif ".log" not in name and disk.size(f"{folder}/{name}") > BYTES_MAX:
             why = "is far too large"
+        elif name[:OFFSET_DIGITS].isdigit() and int(name[:OFFSET_DIGITS]) > OFFSET_MAX:
+            why = "begins beyond all offsets"
         else:
             continue
         aside = name + CUT_SUFFIX

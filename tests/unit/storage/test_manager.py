@@ -490,10 +490,13 @@ def test_pipes_circles_and_gigabytes_keep_no_start_waiting(tmp_path: Path) -> No
     for huge in ("leader-epoch-checkpoint", f"{0:020d}.indexsum"):
         with (folder / huge).open("ab") as file:
             file.truncate(1 << 40)
+    for beyond in ("99999999999999999999", f"{(1 << 63) - 1:020d}"):
+        (folder / f"{beyond}.log").write_bytes(b"junk")
     second = LogManager(real, [str(tmp_path)], node_id=1)
     second.open()
     list(second.load(1000))
     again = second.get("t", 0)
     assert again is not None and read_all(again) == written, second.notes
-    assert sum("renamed to" in note for note in second.notes) == 5
+    assert sum("renamed to" in note for note in second.notes) == 7
+    assert again.end_offset == 3
     second.close(broker_epoch=9, high_watermarks={})
