@@ -3,6 +3,7 @@ sees an aborted record or half a transaction; nothing committed is lost or doubl
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -12,10 +13,13 @@ import pytest
 from headrace.broker.replicas.partition import Partition
 from headrace.broker.transactions.marker_writer import MarkerWriter
 from headrace.broker.transactions.membership import Ability, Errors, Membership
+from headrace.client.errors import ClientError
+from headrace.client.net.cluster import Cluster
 from headrace.coordinator.outcome import Record
 from headrace.coordinator.transactions.shard import TransactionShard
 from headrace.coordinator.transactions.transaction import TransactionState
 from headrace.protocol import messages as m
+from headrace.protocol.api import ApiKey
 from headrace.replication.producer import BatchMark
 from headrace.replication.producers import ProducerStates
 from headrace.testing.simulator.checkers import Anomaly, EndTransaction, Outcome, check
@@ -29,6 +33,7 @@ from tests.simulation.harness import seeds_within
 from tests.waiting import until
 
 TIME_BOX_S = 5.0
+UPGRADE, SAFE_DOWNGRADE = 1, 2
 KINDS = (*STRIKES, "late requests", "late requests", "late link", "dying words", "reset")
 SETTINGS = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}
 
@@ -144,6 +149,53 @@ def test_nothing_is_refused_where_nothing_fails() -> None:
 @pytest.mark.timeout(7200)
 def test_transactions_are_whole_in_thousands_of_histories() -> None:
     check_seeds(range(400, 10_000), 3600.0)
+
+
+# The protocol is raised and lowered meanwhile.
+
+
+async def change_level(cluster: SimCluster, dice: Random) -> None:
+    """Of transaction.version. Clients go on in the protocol they speak; some are in the middle of a transaction."""
+    level = dice.randrange(3)
+    cluster.events.append(f"{cluster.world.loop.time():.2f} level {level}")
+    kind = m.UpdateFeaturesRequest
+    client = Cluster(cluster.bootstrap)
+    try:
+        for how in (UPGRADE, SAFE_DOWNGRADE):
+            update = kind.FeatureUpdateKey(feature="transaction.version", max_version_level=level, upgrade_type=how)
+            with suppress(ClientError):  # no controller, perhaps
+                answer = await client.to_any(ApiKey.UPDATE_FEATURES, kind(feature_updates=[update]))
+                if not answer.error_code:
+                    return
+    finally:
+        client.close()
+
+
+def run_with_levels(seed: int) -> Result:
+    async def disturb(cluster: SimCluster, dice: Random) -> None:
+        for _ in range(dice.randint(2, 5)):
+            await change_level(cluster, dice)
+            await asyncio.sleep(dice.random() / 2)
+            if dice.random() < 0.5:
+                await cluster.strike(dice, KINDS)
+
+    return play(seed, disturb)
+
+
+def test_transactions_are_whole_while_the_protocol_changes() -> None:
+    changes = 0
+    for seed in seeds_within(TIME_BOX_S / 2, range(400), at_least=3):
+        result = run_with_levels(seed)
+        result.assert_good(seed)
+        changes += sum(" level " in event for event in result.events)
+    assert changes > 5
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(2400)
+def test_transactions_are_whole_while_the_protocol_changes_again_and_again() -> None:
+    for seed in seeds_within(1800.0, range(400, 10_000), at_least=3):
+        run_with_levels(seed).assert_good(seed)
 
 
 # A coordinator or a leader that dies at each step of a transaction, again and again.

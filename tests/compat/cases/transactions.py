@@ -242,6 +242,22 @@ def aborted_and_asked_again(t: Talk) -> None:
 
 
 @case("EndTxn")
+def heard_again_in_the_next_transaction(t: Talk) -> None:
+    """Nobody can tell by the classic protocol: it ends what is open by then. From v5 on each has its own epoch."""
+    topic = t.topic(partitions=2)
+    id, who = producer(t)
+    added(t, id, who, topic, 0)
+    first = ending(id, who, True)
+    ended = settled(t, END, t.version, **first)
+    now = Other(ended.producer_id, ended.producer_epoch) if t.version > CLASSIC_END else who
+    added(t, id, now, topic, 1)
+    t.note("what ended the first, again")
+    ask_settled(t, **first)
+    t.note("what ends the second")
+    ask_settled(t, **ending(id, now, False))
+
+
+@case("EndTxn")
 def ended_by_others(t: Talk) -> None:
     topic = t.topic()
     id, who = producer(t)
