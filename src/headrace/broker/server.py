@@ -186,7 +186,7 @@ class Broker:
             self.controller = ActiveController(runtime, self.tasks, config, self.quorum, core, self.deltas)
         self.channel = ControllerChannel(runtime.clock, self.quorum, self.controller, self.peers)
         self.forwarding = Forwarding(self.channel, self.dynamic_config)
-        self.producer_ids = ProducerIds(self.registration, self.channel)
+        self.producer_ids = ProducerIds(self.registration, self.channel, self.tasks.spawn)
         self.lost_brokers = LostBrokers(self.metadata, runtime.clock)
 
     def _build_replicas(self) -> None:

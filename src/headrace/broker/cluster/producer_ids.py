@@ -1,5 +1,9 @@
 """Ids for idempotent producers, from blocks that the controller records before it gives them out: none comes twice."""
 
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
 from headrace.broker.cluster.controller_channel import ControllerChannel
 from headrace.broker.metadata_cache import Registration
 from headrace.client.errors import err_of
@@ -7,13 +11,22 @@ from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 
+logger = logging.getLogger("headrace.transactions")
+
 
 class ProducerIds:
     """Hands out producer ids one by one from the block this broker was given."""
 
-    def __init__(self, registration: Registration, channel: ControllerChannel) -> None:
+    def __init__(
+        self,
+        registration: Registration,
+        channel: ControllerChannel,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
         self._registration = registration
         self._channel = channel
+        self._spawn = spawn
+        self._is_asking = False
         self._next = 0
         self._end = 0
 
@@ -27,11 +40,24 @@ class ProducerIds:
             await self._new_block()
 
     def take_now(self) -> int:
-        """For those who cannot wait. Raises a KafkaError that asks for trying again."""
+        """For those who cannot wait. Raises a KafkaError that asks for trying again; by then there may be one."""
         if self._next == self._end:
+            if not self._is_asking:
+                self._is_asking = True
+                self._spawn(self._ask())
             raise KafkaError(Err.COORDINATOR_LOAD_IN_PROGRESS, "no producer id is at hand")
         self._next += 1
         return self._next - 1
+
+    async def _ask(self) -> None:
+        """Nobody else may: a broker that has just begun to coordinate has no block, and need not get one by another
+        producer's first request."""
+        try:
+            await self.ready()
+        except KafkaError as error:
+            logger.info("no producer ids yet: %s", error)
+        finally:
+            self._is_asking = False
 
     async def _new_block(self) -> None:
         own = self._registration
