@@ -181,6 +181,19 @@ def test_a_full_broker_gives_one_replica_at_a_time_and_gets_none() -> None:
     assert sum(1 in p.replicas for p in world.partitions.values()) == held - 1
 
 
+def test_a_broker_that_was_full_lately_keeps_what_it_has_and_gets_none() -> None:
+    world, dice = World(4, 8, 2), Random(6)
+    lately = Standing((), (), (), {1})
+    assert world.turn(lately) == {}, "it has room again: what it still holds may stay"
+    kept = [n for n, p in world.partitions.items() if 1 in p.replicas]
+    world.commit(world.controller.fence_broker(world.image, 2))
+    for _ in range(40):
+        world.turn(Standing({2}, (), (), {1}))
+        world.catch_up(dice)
+    assert [n for n, p in world.partitions.items() if 1 in p.replicas] == kept
+    assert all(2 not in p.replicas for p in world.partitions.values())
+
+
 def test_too_few_brokers_for_the_replication_factor_move_nothing() -> None:
     world = World(3, 6, 3)
     world.commit(world.controller.fence_broker(world.image, 3))

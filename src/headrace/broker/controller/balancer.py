@@ -65,7 +65,8 @@ class Balancer:
         standing = Standing(
             lost={node for node, since_ms in self._away_since_ms.items() if now_ms - since_ms >= away_ms},
             drained={int(node) for node in config["auto.balance.drained.brokers"]},
-            full=set(self._full_at_ms),
+            full={node for node, at_ms in self._full_at_ms.items() if at_ms == now_ms},
+            full_lately={node for node, at_ms in self._full_at_ms.items() if at_ms < now_ms},
         )
         rested = self._rested
         same = rested is not None and rested.topics is image.topics and rested.brokers is image.brokers

@@ -26,7 +26,9 @@ class Standing(NamedTuple):
     drained: Collection[int]
     """To be emptied, and kept so."""
     full: Collection[int]
-    """Full now, or lately: they take nothing."""
+    """They give what they can, and take nothing."""
+    full_lately: Collection[int] = ()
+    """They take nothing: what left them would soon be back. They give nothing either, since they have room again."""
 
 
 def next_moves(
@@ -39,7 +41,7 @@ def next_moves(
     """
     leaving = {*standing.lost, *standing.drained}
     racks = _holders(image, leaving)
-    takers = [node for node in racks if node not in standing.full]
+    takers = [node for node in racks if node not in standing.full and node not in standing.full_lately]
     room = moves_max - len(image.reassigning)
     if not takers:
         return {}
@@ -97,7 +99,7 @@ def _placement(image: Image) -> dict[TopicPartition, Replicas]:
 def _calm(image: Image, standing: Standing, leaving: Collection[int]) -> bool:
     """Whether nobody is expected back. A broker that restarts would look like one that holds too much."""
     brokers: list[Broker] = [broker for broker in image.brokers.values() if broker.id not in leaving]
-    return not standing.full and all(broker.active for broker in brokers)
+    return not standing.full and not standing.full_lately and all(broker.active for broker in brokers)
 
 
 def _refill(
