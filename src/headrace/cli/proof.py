@@ -61,6 +61,7 @@ def _check(option: str, given: object, known: tuple[object, ...]) -> None:
 
 
 def _run(cases: list[Case], svg: Path | None, as_json: bool) -> None:
+    from headrace.local_cluster.process import terminated_like_interrupted
     from headrace.proof.picture import proof_picture
     from headrace.proof.run import prove
     from headrace.proof.table import COLUMNS, NUMBERS, rows
@@ -68,7 +69,8 @@ def _run(cases: list[Case], svg: Path | None, as_json: bool) -> None:
 
     shown = _Progress(len(cases))
     try:
-        results = prove(cases, shown.show)
+        with terminated_like_interrupted():
+            results = prove(cases, shown.show)
     except (TrialFailed, RuntimeError) as error:
         raise ClientError(str(error)) from None
     finally:

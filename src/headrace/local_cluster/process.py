@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.config.broker import ENVIRONMENT_PREFIX
@@ -26,6 +27,16 @@ def environment_of_its_own() -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(ENVIRONMENT_PREFIX) or name == PORTABLE_VARIABLE
     }
+
+
+@contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM ends what runs in here as Ctrl-C does, so that folders are removed on the way out."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class BrokerProcess:

@@ -59,9 +59,10 @@ def tour(
     if svg is not None:
         _make(svg)
     from headrace.cli.tour.stage import Stage
+    from headrace.local_cluster.process import terminated_like_interrupted
 
     chosen = list(dict.fromkeys(pages or PAGES))
-    with tempfile.TemporaryDirectory(prefix="headrace-tour-") as folder:
+    with terminated_like_interrupted(), tempfile.TemporaryDirectory(prefix="headrace-tour-") as folder:
         stage = Stage(Path(folder), svg)
         try:
             stage.cluster.start()
