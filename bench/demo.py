@@ -35,6 +35,7 @@ WARMING = 4
 CACHES = "XDG_CACHE_HOME"
 
 PICTURE_COLUMNS, PICTURE_ROWS = 125, 42
+WINDOWS_SHOWN = 4
 FONTS = 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace'
 
 Figures = dict[str, float | bool]
@@ -64,8 +65,12 @@ def photograph(seconds: float, file: Path) -> None:
 
     async def run_and_look(folder: Path) -> str:
         status = Status(limit_s=seconds, keys=KEYS)
-        running = asyncio.create_task(Run(Options(seconds), LocalBrokers(folder, 3), folder, status).whole())
-        while not running.done() and not (status.windows and any(not node.is_up for node in status.nodes)):
+        run = Run(Options(seconds), LocalBrokers(folder, 3), folder, status)
+        running = asyncio.create_task(run.whole())
+        while not running.done() and len(status.windows) < WINDOWS_SHOWN:
+            await asyncio.sleep(0.1)
+        run.act(run.kill_broker)
+        while not running.done() and all(node.is_up for node in status.nodes):
             await asyncio.sleep(0.1)
         drawn = picture(status)
         await running

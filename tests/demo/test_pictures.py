@@ -14,7 +14,7 @@ from headrace.client.errors import ClientError
 from headrace.demo.blocks import BLOCKS, area, sparkline
 from headrace.demo.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, line_chart, nice_ticks, stacked_bars
 from headrace.demo.check import Check
-from headrace.demo.dashboard import command, draw, line
+from headrace.demo.dashboard import command, draw, hints, line
 from headrace.demo.report import report
 from headrace.demo.spark_process import SparkProcess
 from headrace.demo.status import GroupState, NodeState, QueryState, Status, per_second
@@ -52,6 +52,16 @@ def test_numbers_are_whole_at_usual_sizes(status: Status, size: tuple[int, int])
     text = shown(status, *size)
     for part in ("1,024 events/s", "12,345", "4,321", "9,876", "1.5 s", "0,1", ":1235 killed", "16 s behind", "123"):
         assert part in text
+
+
+@pytest.mark.parametrize("width", [112, 120, 160])
+def test_what_to_try_in_another_terminal_can_be_copied(
+    status: Status, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.demo.dashboard.command", lambda: ".venv/bin/headrace")
+    status.bootstrap = "127.0.0.1:25048,127.0.0.1:25049"
+    text = shown(status, width, 45)
+    assert all(f" {hint} " in text for hint in hints(status.bootstrap))
 
 
 def test_every_broker_is_shown_on_a_narrow_terminal(status: Status) -> None:

@@ -56,8 +56,10 @@ def _roomy(status: Status, width: int, height: int) -> Layout:
     layout["middle"].split_row(Layout(pipeline, ratio=3), Layout(windows, ratio=2))
     if charts:
         layout["charts"].split_row(*(Layout(part) for part in _charts(status, width // 3, charts)))
-    notes = _notes(status, width // 2, spare - charts)
-    layout["bottom"].split_row(Layout(notes), Layout(_hints(status)))
+    # What is to be typed elsewhere is whole; what happened wraps.
+    hint_width = min(max(map(len, hints(status.bootstrap))) + BORDERS, width * 2 // 3)
+    notes = _notes(status, width - hint_width, spare - charts)
+    layout["bottom"].split_row(Layout(notes), Layout(_hints(status), size=hint_width))
     return layout
 
 
