@@ -106,21 +106,13 @@ def load_folder(
     else:
         cleaned = 0  # no more than a part of the log can be: it is said of another log that had this name
     report.synced_end = recovery_point
-    if manifest is not None:
-        if manifest.entries:
-            report.synced_end = max(recovery_point, manifest.end_offset)
-            committed = max(committed or 0, manifest.end_offset)
-        check = ManifestCheck(disk, path, segments, names, manifest, config, log_start, report)
-        check.run()
-        places = check.places
-        _leave_closed(pool, path, segments, manifest, config, now_ms)
-        _add_known_holes(disk, places, segments, report)
-    else:
-        places = kept_places(path, names)
-        _add_known_holes(disk, places, segments, report)
-        if manifest_trusted is not None:
-            until = segments[-1].base_offset if clean and segments else recovery_point
-            check_joins(disk, path, segments, deleted, config, cleaned, until, report)
+    if manifest is not None and manifest.entries:
+        report.synced_end = max(recovery_point, manifest.end_offset)
+        committed = max(committed or 0, manifest.end_offset)
+    places = _find_holes(pool, path, names, segments, manifest, config, log_start, now_ms, report)
+    if manifest is None and manifest_trusted is not None:
+        until = segments[-1].base_offset if clean and segments else recovery_point
+        check_joins(disk, path, segments, deleted, config, cleaned, until, report)
     snapshots = Snapshots(disk, path, names, producer_expiration_ms)
     unsynced = UNSYNCED in names
     clean = clean and not unsynced
@@ -151,10 +143,7 @@ def load_folder(
         segments[:] = [Segment.create(pool, path, log_start, config, now_ms)]
         end_offset = log_start
         epochs.clear()
-    epochs.truncate_from_end(end_offset)
-    epochs.truncate_from_start(log_start)
-    snapshots.remove_outside(segments[0].base_offset, end_offset)
-    snapshots.remove_strays([one.base_offset for one in segments] + [hole.start_offset for hole in report.holes])
+    _leave_beside(epochs, snapshots, segments, report, log_start, end_offset)
     # From everything on disk: a client without an answer may still resend a record that was deleted since.
     producers_known = load_producers(producers, snapshots, segments, report.holes, end_offset, now_ms)
     _note_synced(segments, clean, recovery_point)
@@ -178,6 +167,44 @@ def load_folder(
         manifest,
         producers_known,
     )
+
+
+def _find_holes(
+    pool: FilePool,
+    path: str,
+    names: Sequence[str],
+    segments: list[Segment],
+    manifest: Manifest | None,
+    config: LogConfig,
+    log_start: int,
+    now_ms: int,
+    report: RecoveryReport,
+) -> dict[int, str]:
+    """Those that an earlier start has marked, and where there is a manifest what it misses. Returns the marks."""
+    if manifest is None:
+        places = kept_places(path, names)
+    else:
+        check = ManifestCheck(pool.disk, path, segments, names, manifest, config, log_start, report)
+        check.run()
+        places = check.places
+        _leave_closed(pool, path, segments, manifest, config, now_ms)
+    _add_known_holes(pool.disk, places, segments, report)
+    return places
+
+
+def _leave_beside(
+    epochs: EpochCache,
+    snapshots: Snapshots,
+    segments: list[Segment],
+    report: RecoveryReport,
+    log_start: int,
+    end_offset: int,
+) -> None:
+    """Of the files beside the segments, what fits them."""
+    epochs.truncate_from_end(end_offset)
+    epochs.truncate_from_start(log_start)
+    snapshots.remove_outside(segments[0].base_offset, end_offset)
+    snapshots.remove_strays([one.base_offset for one in segments] + [hole.start_offset for hole in report.holes])
 
 
 def _trusted_manifest(
