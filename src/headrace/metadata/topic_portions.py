@@ -58,6 +58,13 @@ def deletion_portions(image: Image, request: m.DeleteTopicsRequest) -> list[m.De
     ]
 
 
+def is_large(request: Any) -> bool:
+    """Whether one topic gets so many partitions that it makes a long decision by itself."""
+    if isinstance(request, m.CreateTopicsRequest):
+        return any(max(row.num_partitions, len(row.assignments)) > PORTION_CHANGES for row in request.topics)
+    return isinstance(request, m.CreatePartitionsRequest) and any(row.count > PORTION_CHANGES for row in request.topics)
+
+
 def _divided(
     rows: Iterable[Row], topic_of: Callable[[Row], Hashable], changes: Callable[[Row], int]
 ) -> Iterator[list[Row]]:

@@ -149,6 +149,13 @@ class ActiveController:
         counters.commits.observe(perf_counter() - began)
         return response
 
+    async def decide_ahead(self, decision: Callable[[Image], Outcome[Any]]) -> Any:
+        """The same for a decision that takes long: it is made in a thread. If anything has changed by then, it does not
+        count, and is made again."""
+        seen = self.quorum.tip
+        outcome = await self._run_in_thread(decision, seen)
+        return await self.decide(lambda image: outcome if image is seen else decision(image))
+
     def _note(self, image: Image, records: list[Record]) -> None:
         """An unclean election is allowed where somebody said so, and never silent."""
         for lossy in self.counters.note_elections(image, records):

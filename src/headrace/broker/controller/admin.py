@@ -15,7 +15,7 @@ from headrace.metadata.features import asked_kraft_version, refusal as features_
 from headrace.metadata.image import Image
 from headrace.metadata.outcome import Outcome
 from headrace.metadata.reassignment import list_reassignments
-from headrace.metadata.topic_portions import creation_portions, deletion_portions
+from headrace.metadata.topic_portions import creation_portions, deletion_portions, is_large
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 
@@ -71,7 +71,8 @@ async def _in_portions(
         if at:
             await asyncio.sleep(0)  # a decision that changes nothing waits for nobody
         try:
-            response: Answer = await controller.decide(partial(decision, part))
+            decide = controller.decide_ahead if is_large(part) else controller.decide
+            response: Answer = await decide(partial(decision, part))
         except KafkaError as error:
             if answer is None:
                 raise
@@ -90,9 +91,8 @@ async def _in_portions(
 async def create_partitions(
     controller: "ActiveController", message: m.CreatePartitionsRequest, caller: "Caller"
 ) -> m.CreatePartitionsResponse:
-    response: m.CreatePartitionsResponse = await controller.decide(
-        lambda image: controller.core.create_partitions(image, message)
-    )
+    decide = controller.decide_ahead if is_large(message) else controller.decide
+    response: m.CreatePartitionsResponse = await decide(lambda image: controller.core.create_partitions(image, message))
     await controller.settled()
     return response
 
