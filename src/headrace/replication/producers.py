@@ -490,6 +490,10 @@ class ProducerStates:
         """Producer -> (offset of its last record or -1, epoch): what compaction must not remove the batch of."""
         return {pid: (entry.last_data_offset, entry.epoch) for pid, entry in self._entries.items()}
 
+    def open_transactions(self) -> list[ProducerView]:
+        """Earliest first."""
+        return [self._view(producer_id, self._entries[producer_id]) for producer_id in self._ongoing.values()]
+
     def open_since(self, producer_id: int) -> int:
         """First offset of a producer's open transaction, or -1."""
         entry = self._entries.get(producer_id)

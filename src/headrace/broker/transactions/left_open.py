@@ -51,13 +51,12 @@ class _Open(NamedTuple):
     """A transaction, as it was when this broker began to lead its partition."""
 
     partition: Partition
-    leader_epoch: int
     producer: ProducerView
 
     @property
     def is_still(self) -> bool:
         partition, was = self.partition, self.producer
-        if partition.leader is None or partition.leader_epoch != self.leader_epoch:
+        if partition.leader is None:
             return False  # whoever leads now asks
         return partition.log.producers.open_since(was.producer_id) == was.current_txn_start_offset
 
@@ -89,15 +88,9 @@ class LeftOpen:
 
     def led(self, partition: Partition) -> None:
         """This broker leads it from now on."""
-        producers = partition.log.producers
-        if producers.first_undecided_offset is None:
-            return
-        self._open += [
-            _Open(partition, partition.leader_epoch, one)
-            for one in producers.describe()
-            if one.current_txn_start_offset >= 0
-        ]
-        if not self._is_looking:
+        found = partition.log.producers.open_transactions()
+        self._open += [_Open(partition, one) for one in found]
+        if found and not self._is_looking:
             self._is_looking = True
             self._spawn(self._look_on())
 
@@ -105,8 +98,11 @@ class LeftOpen:
         pause_s = FIRST_LOOK_S
         while self._open:
             await asyncio.sleep(pause_s)
-            await self._look()
             pause_s = NEXT_LOOK_S
+            try:
+                await self._look()
+            except Exception:
+                logger.exception("transactions left open are looked at again later")
         self._is_looking = False
 
     async def _look(self) -> None:
