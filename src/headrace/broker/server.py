@@ -379,7 +379,7 @@ class Broker:
             isolation=self.isolation,
             controller=self.controller,
             forwarding=self.forwarding,
-            auto_create=AutoCreation(channel, metadata, state_topics.creatable),
+            auto_create=AutoCreation(channel, metadata, config, state_topics.creatable),
             create_state_topic=state_topics.create,
         )
 

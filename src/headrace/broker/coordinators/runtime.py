@@ -21,6 +21,7 @@ from headrace.errors import Err, KafkaError
 from headrace.metadata.delta import Delta
 from headrace.metadata.image import BROKER_CONFIG, Image
 from headrace.metadata.names import OFFSETS_TOPIC
+from headrace.metadata.versions import GROUP_VERSION
 from headrace.records.control import Marker
 
 logger = logging.getLogger("headrace.coordinator")
@@ -44,6 +45,11 @@ class GroupCoordinator(Coordinator[GroupShard, GroupHost]):
         self.commit_timeout_ms: int = config["offsets.commit.timeout.ms"]
         self.compression: int = config["offsets.topic.compression.codec"]
         self.shard_config = ShardConfig.from_broker(config.current)
+
+    @property
+    def serves_consumer_protocol(self) -> bool:
+        """Whether requests of KIP-848 are served: by this broker's options, and by what the cluster has agreed on."""
+        return self.shard_config.consumer_protocol_enabled and self.image.features.get(GROUP_VERSION, 0) > 0
 
     @property
     def configured_partitions(self) -> int:

@@ -15,7 +15,12 @@ from headrace.broker.coordinators.runtime import GroupCoordinator
 from headrace.broker.handlers.groups.requests import by_host, one_group
 from headrace.broker.net.request import Request
 from headrace.coordinator.shard import GroupShard
-from headrace.coordinator.shard_requests import consumer_describe_refusals, delete_refusals, describe_refusals
+from headrace.coordinator.shard_requests import (
+    consumer_describe_refusals,
+    delete_refusals,
+    describe_refusals,
+    refusal,
+)
 from headrace.errors import Err
 from headrace.protocol import messages as m
 
@@ -48,6 +53,9 @@ class GroupHandlers:
     def consumer_group_heartbeat(
         self, request: Request, message: m.ConsumerGroupHeartbeatRequest
     ) -> m.ConsumerGroupHeartbeatResponse | None:
+        if not self._groups.serves_consumer_protocol:
+            refused: m.ConsumerGroupHeartbeatResponse = refusal(message, Err.UNSUPPORTED_VERSION, request.version)
+            return refused
         answer: m.ConsumerGroupHeartbeatResponse | None = one_group(
             self._groups, request, message, GroupShard.consumer_group_heartbeat
         )
@@ -68,7 +76,7 @@ class GroupHandlers:
         self, request: Request, message: m.ConsumerGroupDescribeRequest
     ) -> m.ConsumerGroupDescribeResponse:
         R = m.ConsumerGroupDescribeResponse
-        if not self._groups.shard_config.consumer_protocol_enabled:
+        if not self._groups.serves_consumer_protocol:
             return R(groups=consumer_describe_refusals(message.group_ids, Err.UNSUPPORTED_VERSION))
         hosted, refused = by_host(self._groups, filter(None, message.group_ids))
         refused.append(("", Err.INVALID_GROUP_ID))  # where it was asked for
