@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace
 from headrace.testing.broker import TestBroker
+from tests.client.conftest import SETTINGS
 from tests.client.support import QUICK, read, read_all, run
+from tests.reference.either import KINDS, running_broker
 from tests.waiting import until
 
 
@@ -54,6 +57,20 @@ def test_a_pattern_finds_topics(broker: TestBroker, group_protocol: str) -> None
             assert {record.topic for record in found} == {topic, f"{topic}-also"}
 
     run(broker, work)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_group_is_classic_where_the_other_protocol_is_off(kind: str, tmp_path: Path) -> None:
+    settings = SETTINGS | {"group.coordinator.rebalance.protocols": "classic"}
+    with running_broker(kind, tmp_path, settings) as running:
+        classic: Any = running
+
+        async def work(topic: str) -> None:
+            await fill(classic, topic, 5)
+            async with reader(classic, topic, group=topic) as consumer:
+                assert len(await read(consumer, 5)) == 5
+
+        run(classic, work)
 
 
 def test_seeking_by_time_to_the_ends_and_back(broker: TestBroker) -> None:

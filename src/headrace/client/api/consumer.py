@@ -32,6 +32,8 @@ from headrace.client.errors import ClientError, NotReady
 from headrace.client.net.cluster import Cluster
 from headrace.client.options import choose, read_settings
 from headrace.client.registry.errors import RegistryUnreachable
+from headrace.errors import Err
+from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 
 log = logging.getLogger(__name__)
@@ -164,8 +166,7 @@ class Consumer:
         )
         protocol = self._protocol
         if protocol == "auto":
-            connection = await cluster.any_connection()
-            protocol = "consumer" if ApiKey.CONSUMER_GROUP_HEARTBEAT in connection.versions else "classic"
+            protocol = "consumer" if await serves_consumer_protocol(cluster, group) else "classic"
         if protocol == "consumer":
             return ConsumerMember(subscription, remote_assignor=settings.remote_assignor)
         return ClassicMember(subscription, settings.assignors)
@@ -581,3 +582,14 @@ def _offsets(given: Mapping[Partition, int] | Record | Batch | None) -> Mapping[
     if given is not None and not isinstance(given, Mapping):
         raise ClientError(f"{given!r} cannot be committed: give a record, a batch, or {{(topic, partition): offset}}")
     return given
+
+
+async def serves_consumer_protocol(cluster: Cluster, group: str) -> bool:
+    """Whether groups may speak KIP-848's protocol. Brokers list its requests also where an option or the level of
+    `group.version` has it off, as in a cluster of Kafka 3 that was upgraded: then they refuse them all."""
+    connection = await cluster.any_connection()
+    if ApiKey.CONSUMER_GROUP_DESCRIBE not in connection.versions:
+        return False
+    request = m.ConsumerGroupDescribeRequest(group_ids=[group])
+    answer: m.ConsumerGroupDescribeResponse = await connection.request(ApiKey.CONSUMER_GROUP_DESCRIBE, request)
+    return all(found.error_code != Err.UNSUPPORTED_VERSION for found in answer.groups)
