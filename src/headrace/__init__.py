@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         NotReady as NotReady,
         RequestFailed as RequestFailed,
         RequestTimedOut as RequestTimedOut,
+        SecurityFailed as SecurityFailed,
     )
     from headrace.client.produce.deliveries import Delivery as Delivery, RecordMetadata as RecordMetadata
     from headrace.client.registry import (
@@ -73,6 +74,7 @@ else:
                 "NotReady",
                 "RequestFailed",
                 "RequestTimedOut",
+                "SecurityFailed",
             ],
             "client.registry": [
                 "Avro",

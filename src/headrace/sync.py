@@ -22,6 +22,7 @@ from headrace.client.api.options import ConsumerOptions, ProducerOptions
 from headrace.client.api.producer import HeadersLike, Producer as AsyncProducer
 from headrace.client.api.transaction import Transaction as AsyncTransaction
 from headrace.client.api.types import Batch, Record
+from headrace.client.consume.consumer import Handed
 from headrace.client.errors import ClientError, RequestTimedOut
 from headrace.client.net.background import LoopThread
 from headrace.client.produce.deliveries import Delivery as AsyncDelivery, RecordMetadata
@@ -392,15 +393,15 @@ class Consumer(_Client):
             assert handed is not None
             records = handed.records
             for index, record in enumerate(records):
-                if core.has_news and index:
-                    self._give_back(records[index:])
+                if index and (core.has_news or core.handed is not handed):
+                    self._let_go(handed, index)
                     break
                 handed.current = record
                 yield record
 
-    def _give_back(self, records: list[Record]) -> None:
+    def _let_go(self, handed: Handed, index: int) -> None:
         async def work() -> None:
-            self._inner._running().give_back(records)
+            self._inner._running().let_go(handed, index)
 
         self._run(work())
 
@@ -440,6 +441,7 @@ class Consumer(_Client):
 
     @property
     def member_id(self) -> str:
+        """The id by which the group knows this consumer; empty without one."""
         return self._inner.member_id
 
 

@@ -1,9 +1,10 @@
 """How listeners do, for people and load balancers."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class ListenerHealth(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ListenerHealth:
     """How one listener does."""
 
     name: str
@@ -16,8 +17,9 @@ class ListenerHealth(NamedTuple):
     """Records that were read and are not finished."""
 
 
-class Health(NamedTuple):
-    """Whether every listener runs."""
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether every listener runs. Web frameworks make JSON objects of it, with these names."""
 
     ok: bool
     listeners: list[ListenerHealth]

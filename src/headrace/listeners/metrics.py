@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.client.errors import ClientError
@@ -131,4 +132,4 @@ class MetricsServer:
             found = asyncio.run_coroutine_threadsafe(look(), self._loop).result(ANSWER_LIMIT_S)
         except TimeoutError:
             return False, b'{"ok": false, "error": "the event loop does not turn"}'
-        return found.ok, json.dumps({"ok": found.ok, "listeners": [one._asdict() for one in found.listeners]}).encode()
+        return found.ok, json.dumps({"ok": found.ok, "listeners": [asdict(one) for one in found.listeners]}).encode()

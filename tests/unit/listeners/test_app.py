@@ -1,6 +1,7 @@
 """Listeners without a broker: what handlers get, what becomes of their failures, how they end."""
 
 import asyncio
+import json
 import threading
 from typing import Any
 
@@ -534,3 +535,11 @@ class TestKeywords:
         options: dict[str, Any] = {"request_timeout": 5}
         with pytest.raises(OptionRefused, match="did you mean 'request_timeout_ms'"):
             App("billing", **options)
+
+
+def test_health_is_an_object_with_names_for_whoever_makes_json_of_it() -> None:
+    app = App("billing")
+    app.listener("orders", name="bill")(lambda order: None)
+    found = json.loads(msgspec.json.encode(app.health()))
+    assert not found["ok"] and found["listeners"][0]["name"] == "bill"
+    assert set(found["listeners"][0]) == {"name", "state", "error", "partitions", "polled_s_ago", "waiting"}

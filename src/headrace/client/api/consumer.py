@@ -218,8 +218,8 @@ class Consumer:
             assert handed is not None
             records = handed.records
             for index, record in enumerate(records):
-                if core.has_news and index:
-                    core.give_back(records[index:])
+                if index and (core.has_news or core.handed is not handed):
+                    core.let_go(handed, index)
                     break
                 handed.current = record
                 yield record
@@ -296,7 +296,7 @@ class Consumer:
                 if decode_value is not None and value is not None:
                     value = decode_value(raw.topic, value)
             except Exception as error:
-                core.give_back(records[index:])
+                core.give_back(index)
                 if index:
                     break
                 core.handed = None
@@ -451,6 +451,7 @@ class Consumer:
         core = self._running()
         for at in self._these(partitions):
             core.fetcher.pause(core.place(at))
+        core._be_told()
 
     def resume(self, *partitions: Partition) -> None:
         """Go on with these partitions, or with all."""
@@ -462,6 +463,7 @@ class Consumer:
         core._news.set()
 
     def paused(self) -> frozenset[TopicPartition]:
+        """The partitions of which nothing is handed out at the moment."""
         places = self._running().fetcher.places
         return frozenset(TopicPartition(*at) for at, place in places.items() if place.is_paused)
 

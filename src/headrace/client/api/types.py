@@ -19,6 +19,7 @@ class Batch(Sequence[Record]):
 
     @property
     def topic_partition(self) -> TopicPartition:
+        """Where all its records are from."""
         return TopicPartition(self.topic, self.partition)
 
     @property

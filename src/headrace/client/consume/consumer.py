@@ -8,6 +8,7 @@ without a group, or with partitions chosen by hand, has no `membership`.
 import asyncio
 import inspect
 import logging
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -60,11 +61,14 @@ class Listeners:
 class Handed:
     """What was handed out last and is not known to be passed: records of one partition, up to the current one."""
 
-    __slots__ = ("current", "place", "records", "seeks")
+    __slots__ = ("current", "place", "raw", "records", "seeks")
 
     def __init__(self, place: Place, records: list[Record]) -> None:
         self.place = place
         self.records = records
+        self.raw = records
+        """As they were read, where `records` are what deserializers have made of them: what is given back is of these,
+        since it will be deserialized again."""
         self.seeks = place.seeks
         self.current: Record | None = None
         """The one that is being worked on, for who takes them one by one; None: all of them are."""
@@ -257,6 +261,10 @@ class ConsumerCore:
         if handed is None:
             return
         place = handed.place
+        current = handed.current
+        if current is not None and current is not handed.records[-1] and place.seeks == handed.seeks:
+            # The loop that took them one by one was left: the rest comes next, whoever reads it.
+            self._give_back(handed, bisect_right(handed.raw, current.offset, key=lambda record: record.offset))
         self.fetcher.moved[place.topic, place.partition] = None
         if place.seeks != handed.seeks:
             # The log was cut, or its start deleted, meanwhile: the position is where it goes on.
@@ -264,10 +272,20 @@ class ConsumerCore:
         else:
             place.passed = place.position = max(place.passed, handed.position)
 
-    def give_back(self, records: list[Record]) -> None:
-        """Take back what was handed out last but not looked at: it comes again, first."""
+    def give_back(self, index: int) -> None:
+        """Take back what was handed out last but not looked at, from a record on: it comes again, first."""
         assert self.handed is not None
-        self.fetcher.give_back(self.handed.place, records)
+        self._give_back(self.handed, index)
+
+    def let_go(self, handed: Handed, index: int) -> None:
+        """As `give_back`, unless somebody went elsewhere or read on meanwhile: then the rest is settled already."""
+        if self.handed is handed:
+            self._give_back(handed, index)
+
+    def _give_back(self, handed: Handed, index: int) -> None:
+        rest = handed.raw[index:]
+        handed.raw, handed.records = handed.raw[:index], handed.records[:index]
+        self.fetcher.give_back(handed.place, rest)
 
     def take_back(self, place: Place, chunk: Chunk) -> None:
         """Take back a chunk that was handed out last and cannot be decoded: it must not count as passed."""

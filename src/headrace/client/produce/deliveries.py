@@ -249,10 +249,12 @@ class Delivery:
 
     @property
     def topic(self) -> str:
+        """Where the record goes."""
         return self._batch.topic
 
     @property
     def partition(self) -> int:
+        """Which partition was chosen for it."""
         return self._batch.partition
 
     def done(self) -> bool:

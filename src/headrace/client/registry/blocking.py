@@ -107,6 +107,7 @@ class BlockingRegistry:
         return tuple(parts.items())
 
     def subjects(self) -> list[str]:
+        """The names of all subjects."""
         return [str(name) for name in self._ask("GET", "/subjects")]
 
     def versions(self, subject: str) -> list[int]:
