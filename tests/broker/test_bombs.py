@@ -9,7 +9,7 @@ import pytest
 
 from headrace.errors import Err
 from tests.broker.loop_probe import ProbedBroker
-from tests.broker.support import PATIENCE_S, create_topic, fetch_fields, produce_fields
+from tests.broker.support import PATIENCE_S, create_topic, fetch_fields, produce_fields, read_log
 from tests.compat.raw import Connection, Rec, batch, decode_response, encode_records, encode_request
 
 TURN_MS = 60
@@ -25,6 +25,7 @@ CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProbedBroker]:
     with ProbedBroker(tmp_path_factory.mktemp("bombs")) as process:
         create_topic(process.port, "compacted", cleanup_policy="compact")
+        create_topic(process.port, "wide", partitions=6, cleanup_policy="compact")
         create_topic(process.port, "stamped", message_timestamp_type="LogAppendTime")
         yield process
 
@@ -71,6 +72,26 @@ def test_what_is_pipelined_behind_waits_for_its_turn(broker: ProbedBroker) -> No
         assert offsets == list(range(offsets[0], offsets[0] + len(batches)))
         answer = wire.ask("Fetch", 12, fetch_fields("stamped", 0, offsets[0]))
         assert answer.responses[0].partitions[0].error_code == 0
+
+
+def test_frames_in_memory_of_their_own_are_read_there(broker: ProbedBroker) -> None:
+    """Megabytes in one request, and more of them behind it while its records are checked."""
+    values = [bytes([number]) * 900_000 for number in range(24)]
+    with Connection(broker.port, PATIENCE_S) as wire:
+        for number in range(4):
+            rows = [
+                {"index": index, "records": batch(Rec(values[6 * number + index], key=b"k"), base_timestamp=now_ms())}
+                for index in range(6)
+            ]
+            fields = produce_fields("wide", 0, b"") | {"topic_data": [{"name": "wide", "partition_data": rows}]}
+            wire.send(encode_request("Produce", 9, fields, number))
+        for number in range(4):
+            answer = decode_response("Produce", 9, wire.receive(), number)
+            found = [(row.error_code, row.base_offset) for row in answer.responses[0].partition_responses]
+            assert found == [(0, number)] * 6
+    for index in range(6):
+        read = [value for _, value in read_log(broker.port, "wide", index)]
+        assert read == [values[6 * number + index] for number in range(4)]
 
 
 @pytest.mark.parametrize("wrong", ["crc", "cut", "keyless", "garbage"])

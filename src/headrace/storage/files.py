@@ -130,6 +130,11 @@ def make_durable_dirs(disk: Disk, path: str) -> None:
             disk.sync_dir(created.rpartition("/")[0] or "/")
 
 
+PIECE_BYTES = 512 * 1024
+"""What is written at a time. From 2 MB on Linux caches a write in pages of 2 MB, which take it six times as long to
+find: 190 ms of CPU for 95 MB, against 30."""
+
+
 class RealFile:
     """A file of the kernel's. Reads and appends use positions of their own, so no seek is ever shared."""
 
@@ -140,18 +145,22 @@ class RealFile:
         self.fd = fd
 
     def append(self, data: Buffer, _write: Callable[[int, Buffer], int] = os.write) -> None:
+        size = len(data)
+        if size > PIECE_BYTES:
+            self._finish_append(data, 0)
+            return
         # One write: the file is open with O_APPEND, so this is all that an append costs.
         written = _write(self.fd, data)
-        if written != len(data):
+        if written != size:
             self._finish_append(data, written)
 
     def _finish_append(self, data: Buffer, written: int) -> None:
-        """The kernel took only a part (2 GB limit, signal, disk nearly full): write the rest, or undo it."""
+        """It is much, or the kernel took only a part (signal, disk nearly full): write the rest, or undo all."""
         start = os.fstat(self.fd).st_size - written
         view = memoryview(data)
         try:
             while written < len(view):
-                count = os.write(self.fd, view[written:])
+                count = os.write(self.fd, view[written : written + PIECE_BYTES])
                 if count == 0:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
                 written += count

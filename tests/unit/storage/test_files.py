@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.storage.files import RealDisk, RealFile, start_writeback
+from headrace.storage.files import PIECE_BYTES, RealDisk, RealFile, start_writeback
 from headrace.storage.pool import FilePool, Handle
 
 
@@ -36,6 +36,28 @@ def test_an_append_is_whole_or_not_at_all(disk: RealDisk, tmp_path: Path) -> Non
     file.append(b"c" * 1000)
     assert disk.read_bytes(path) == b"a" * 1000 + b"c" * 1000
     file.close()
+
+
+def test_much_is_written_in_pieces_and_undone_as_a_whole(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = disk.open(str(tmp_path / "log"), create=True)
+    file.append(b"before")
+    much = bytes(range(256)) * (PIECE_BYTES // 100)
+    file.append(memoryview(much))
+    assert file.read(file.size(), 0) == b"before" + much
+    real, sizes = os.write, [PIECE_BYTES, PIECE_BYTES // 2]
+
+    def full(fd: int, data: memoryview) -> int:
+        assert len(data) <= PIECE_BYTES
+        if not sizes:
+            raise OSError(errno.ENOSPC, "full")
+        return real(fd, data[: sizes.pop(0)])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="full"):
+        file.append(much)
+    assert file.read(file.size(), 0) == b"before" + much
 
 
 def test_a_short_write_is_completed(disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

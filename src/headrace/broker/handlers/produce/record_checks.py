@@ -7,6 +7,7 @@ connection waits for it, as order demands.
 """
 
 import asyncio
+from mmap import mmap
 
 from headrace.broker.handlers.produce.handler import Hosted, ProduceHandler
 from headrace.broker.handlers.produce.transaction_checks import TransactionChecks, Unverified
@@ -18,7 +19,6 @@ from headrace.broker.replicas.partition import Partition
 from headrace.broker.runtime import Runtime
 from headrace.errors import KafkaError
 from headrace.metadata.names import INTERNAL
-from headrace.protocol.headers import CLIENT_ID_AT
 from headrace.protocol.hot import decode_produce
 from headrace.protocol.primitives import ProtocolError
 from headrace.protocol.templates.produce import BY_ID
@@ -64,17 +64,24 @@ class RecordChecks:
         heavy = self._heavy(request, pos) if self._environment.checks_records else []
         if not heavy and unverified is None:
             return self._handler(request, pos)
-        start = request.frame
-        frame = bytearray(request.view[start : request.end])
+        moved, frame, view = 0, request.buf, request.view
+        if not isinstance(frame, mmap):
+            # What comes next takes its place. Memory of its own is left to it: to copy 99 MB takes 50 ms.
+            moved = request.frame
+            frame = bytearray(view[moved : request.end])
+            view = memoryview(frame)
+        request.pos -= moved
+        request.end -= moved
         request.api_key = HELD
         self._spawn(
             self._check_then_append(
                 request,
                 frame,
-                pos - start,
-                start,
+                view,
+                pos - moved,
+                moved,
                 unverified,
-                [(partition, a - start, b - start) for partition, a, b in heavy],
+                [(partition, a - moved, b - moved) for partition, a, b in heavy],
             )
         )
         return None
@@ -100,6 +107,7 @@ class RecordChecks:
         self,
         request: Request,
         frame: bytearray,
+        view: memoryview,
         pos: int,
         moved: int,
         unverified: Unverified | None,
@@ -109,7 +117,6 @@ class RecordChecks:
         # Of this request only: others come while it waits, with batches for the same partitions at the same places.
         prepared: Findings = {}
         connection = request.connection
-        view = memoryview(frame)
         try:
             guards = {} if unverified is None else await self._transactions.verify(unverified, moved)
             for partition, start, end in heavy:
@@ -119,15 +126,12 @@ class RecordChecks:
                     config, now_ms = partition.log.config, self._environment.wall_ms()
                     prepared[partition, start] = (
                         config,
-                        await self._runtime.run_in_thread(
-                            _prepared, bytearray(view[start:end]), Rules.of(config), now_ms
-                        ),
+                        await self._runtime.run_in_thread(_prepared, view[start:end], Rules.of(config), now_ms),
                     )
             if connection.closed:
                 return
             request.api_key = PRODUCE
             request.buf, request.view = frame, view
-            request.pos, request.end = CLIENT_ID_AT, len(frame)
             try:
                 self._environment.prepared, self._environment.guards = prepared, guards
                 answer = self._handler(request, pos)
@@ -148,8 +152,9 @@ class RecordChecks:
             request.done(answer)
 
 
-def _prepared(batch: bytearray, rules: Rules, now_ms: int) -> tuple[Prepared, bytearray] | KafkaError:
+def _prepared(sent: memoryview, rules: Rules, now_ms: int) -> tuple[Prepared, bytearray] | KafkaError:
     """In a thread, on a copy: what the topic stores of a batch, or why it does not."""
+    batch = bytearray(sent)
     try:
         header = validate(batch, memoryview(batch), 0, len(batch), rules.log_append_time)
         del batch[LOG_OVERHEAD + header[1] :]  # a piece of another one, which is left out
