@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
+from headrace.errors import KafkaError
 from headrace.metadata.records import Record
 from headrace.protocol import messages as m
-from headrace.quorum.zookeeper import paths, znodes
+from headrace.quorum.zookeeper import paths, quorum, znodes
 from headrace.quorum.zookeeper.operations import Delete, Set
 from headrace.quorum.zookeeper.znodes import Head
 from headrace.testing.simulator.loop import SimLoop
@@ -184,6 +185,31 @@ def test_an_older_copy_is_not_taken_for_a_change() -> None:
         assert not any(member.quorum.is_active for member in nodes.members)
         nodes.model.nodes[paths.METADATA] = stored
         await nodes.controller()
+
+    nodes.run(life)
+
+
+def test_a_topic_that_outgrows_its_znode_is_refused_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quorum, "MULTI_BYTES_MAX", 4_000)
+    nodes = Nodes()
+
+    def grown(first: int, end: int) -> list[Record]:
+        kind = m.PartitionRecord
+        return [
+            (kind(topic_id=b"o" * 16, partition_id=n, replicas=[1], isr=[1], leader=1, leader_epoch=0,
+                  partition_epoch=0, directories=[bytes(16)]), 2)
+            for n in range(first, end)
+        ]  # fmt: skip
+
+    async def life() -> None:
+        controller = (await nodes.controller()).quorum
+        await controller.append(grown(1, 200))
+        with pytest.raises(KafkaError, match=f"{paths.topic(TOPIC)} would be larger than ZooKeeper takes"):
+            controller.append(grown(200, 600))
+        await controller.append(grown(200, 220))
+        await asyncio.sleep(1)
+        assert controller.is_active
+        assert {len(member.quorum.image.topics[b"o" * 16].partitions) for member in nodes.members} == {220}
 
     nodes.run(life)
 

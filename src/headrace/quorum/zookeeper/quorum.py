@@ -35,7 +35,7 @@ from headrace.quorum.zookeeper import paths, znodes
 from headrace.quorum.zookeeper.client import Disconnected, Refused, Session, ZooKeeperError
 from headrace.quorum.zookeeper.controller_watch import ControllerWatch
 from headrace.quorum.zookeeper.describing import describe
-from headrace.quorum.zookeeper.operations import MULTI_BYTES_MAX, Check, Create, Delete, Operation, Set
+from headrace.quorum.zookeeper.operations import MULTI_BYTES_MAX, Check, Create, Delete, Operation, Set, size_of
 from headrace.quorum.zookeeper.presence import Presence
 from headrace.quorum.zookeeper.snapshot import Snapshot, changes_since, leftovers, read_all
 from headrace.quorum.zookeeper.ways_in import AGAIN_S, WaysIn
@@ -402,6 +402,10 @@ class ZooKeeperQuorum:
         loader = tip.loader.copy()
         delta = loader.load(records, base_offset, self._epoch, now_ms)
         planned = plan(delta, loader.image, records, self._epoch, MULTI_BYTES_MAX).over(self._there)
+        largest = planned.largest
+        if largest is not None and size_of(largest) > MULTI_BYTES_MAX:
+            # A znode does not become smaller by steps, the first of which would be taken and not undone.
+            raise KafkaError(Err.RECORD_LIST_TOO_LARGE, f"{largest.path} would be larger than ZooKeeper takes")
         if planned.size > MULTI_BYTES_MAX:
             return self._append_halves(records)
         if self._there:

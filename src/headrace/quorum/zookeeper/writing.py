@@ -37,6 +37,11 @@ class Plan(NamedTuple):
         """Of the multi that commits, in bytes."""
         return sum(map(size_of, self.commit))
 
+    @property
+    def largest(self) -> Operation | None:
+        """What takes most room of all that is written."""
+        return max((one for multi in (*self.before, self.commit) for one in multi), key=size_of, default=None)
+
     def over(self, there: Collection[str]) -> "Plan":
         """The same where these znodes exist already, though no part of the metadata."""
         commit = [Set(op.path, op.data) if isinstance(op, Create) and op.path in there else op for op in self.commit]
