@@ -19,6 +19,7 @@ def balance(stage: Stage) -> None:
     stage.show("topic", "create", "even", "-p", "12", "-r", "3")
     stage.wait_in_sync("even")
     added = stage.cluster.add()
+    stage.wait(f"broker {added} is up", lambda: added in _up(stage))
     moments = [_shown(stage, f"broker {added} is added")]
     print("With auto.balance the controller moves partitions by itself.\n")
     stage.show("config", "alter", "--all-brokers", *(word for option in OPTIONS for word in ("--set", option)))
@@ -31,6 +32,11 @@ def balance(stage: Stage) -> None:
     stage.wait("others have what it had", lambda: _is_even(stage, set(stage.brokers) - {added}))
     moments.append(_shown(stage, f"broker {added} is drained, to be taken away"))
     stage.draw("balance", balance_picture(moments))
+
+
+def _up(stage: Stage) -> set[int]:
+    brokers = stage.ask(lambda admin: Operations(admin).brokers())
+    return {broker.node_id for broker in brokers if not broker.is_fenced}
 
 
 def _shown(stage: Stage, what: str) -> tuple[str, dict[int, Share]]:

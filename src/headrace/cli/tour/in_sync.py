@@ -13,8 +13,6 @@ from headrace.pictures.moments import Copies, Moment, committed_picture, in_sync
 
 REFUSED_MS = 4_000
 """A record that is not acknowledged for so long is refused: an election takes far less."""
-HASTY_MS = 1_500
-"""The same where nobody is elected."""
 BEHIND_MS = 60_000
 """Far longer than followers may be behind: a record that waits for them is not given up."""
 
@@ -95,7 +93,7 @@ async def _fall_behind(stage: Stage, followers: Sequence[int]) -> list[Copies]:
     holders = (1, *followers)
     # One each: records that are sent in one request are answered together.
     alone, pair = (Producer(address, request_timeout_ms=BEHIND_MS, delivery_timeout_ms=BEHIND_MS) for _ in range(2))
-    hasty = Producer(address, request_timeout_ms=HASTY_MS, delivery_timeout_ms=HASTY_MS)
+    hasty = Producer(address, request_timeout_ms=REFUSED_MS, delivery_timeout_ms=REFUSED_MS)
     async with stage.patient_admin(address) as admin, alone, pair, hasty:
 
         async def look(topic: str, what: str, answer: str) -> Copies:
