@@ -4,7 +4,7 @@ from headrace.broker.controller.balancer import FULL_AGAIN_MS, Balancer
 from headrace.config import BrokerConfig
 from headrace.metadata.disk_space import DiskSpace
 from headrace.protocol.private_fields.disk_space import NO_RECORDS, FullDirectories
-from tests.unit.metadata.test_auto_balance import World
+from tests.unit.metadata.balanced_cluster import World
 
 SETTINGS = {"auto.balance": "true", "auto.balance.lost.broker.ms": "1000"}
 
