@@ -1,6 +1,7 @@
 """Starting, refusing to start, and stopping in the middle of work."""
 
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.cli import up
+from headrace.storage.checkpoints import META_PROPERTIES, MetaProperties
 from tests.broker.support import (
     PATIENCE_S,
     create_topic,
@@ -123,6 +125,15 @@ def test_a_folder_with_a_damaged_identity(stopped: Path, refused: Refused) -> No
             assert snapshot(stopped) == before, text
     finally:
         meta.write_bytes(good)
+
+
+def test_a_partition_in_two_log_dirs(stopped: Path, tmp_path: Path, refused: Refused) -> None:
+    second = tmp_path / "second"
+    shutil.copytree(stopped / "t-0", second / "t-0")
+    identity = MetaProperties.decode((stopped / META_PROPERTIES).read_bytes())
+    (second / META_PROPERTIES).write_bytes(identity._replace(directory_id=bytes(15) + b"x").encode())
+    line = refused("--port", "0", "--set", f"log.dirs={stopped},{second}")
+    assert f"{second}/t-0 is in another log dir as well: remove" in line
 
 
 def test_options_that_make_no_sense(stopped: Path, refused: Refused) -> None:

@@ -49,7 +49,10 @@ def check_voters(voters: VoterSet, key: ReplicaKey, layout: Layout, options: Raf
             )
         return
     if not voters:
-        raise QuorumError(f"{layout.metadata_log_dir} names no voters, and neither does controller.quorum.voters")
+        raise QuorumError(
+            f"{layout.metadata_log_dir} names no voters, and neither does controller.quorum.voters; if folders were"
+            " exchanged, put them back"
+        )
     if not voters.has(key):
         raise QuorumError(
             f"node {key.id} has its vote in another directory than {layout.metadata_log_dir}:"

@@ -119,10 +119,13 @@ def _open_zookeeper(
 def _load_logs(logs: LogManager, clock: Clock) -> None:
     """Open and, where the last stop was not clean, recover every log."""
     last_report = clock.monotonic_ms()
-    for done, total, what in logs.load(clock.wall_ms()):
-        if clock.monotonic_ms() - last_report > LOAD_REPORT_MS:
-            last_report = clock.monotonic_ms()
-            logger.info("opening logs: %d of %d, now %s", done, total, what)
+    try:
+        for done, total, what in logs.load(clock.wall_ms()):
+            if clock.monotonic_ms() - last_report > LOAD_REPORT_MS:
+                last_report = clock.monotonic_ms()
+                logger.info("opening logs: %d of %d, now %s", done, total, what)
+    except LogDirError as error:
+        raise StartupError(str(error)) from error
     tell_notes(logs)
 
 
