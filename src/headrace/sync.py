@@ -8,6 +8,7 @@ import asyncio
 import atexit
 import functools
 import inspect
+import os
 import threading
 import weakref
 from collections import deque
@@ -37,6 +38,7 @@ QUEUED_MAX = 20_000
 """Records that wait for the event loop's thread to take them; `send_soon` waits beyond that."""
 PUMPED_AT_ONCE = 2_000
 EXIT_LIMIT_S = 5.0
+FORKED = "made before this process was forked from another: its connections are the parent's, make a client here"
 
 _lock = threading.Lock()
 _thread: LoopThread | None = None
@@ -49,6 +51,16 @@ def _shared() -> LoopThread:
         if _thread is None or _thread.loop.is_closed():
             _thread = LoopThread("headrace-sync")
         return _thread
+
+
+def _after_fork() -> None:
+    """A child process begins with no clients: those it has inherited are its parent's, and so are their sockets."""
+    global _thread, _lock
+    _thread, _lock = None, threading.Lock()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @atexit.register
@@ -87,7 +99,7 @@ class _Client:
 
     def _close(self, limit_s: float | None) -> None:
         _open.discard(self)
-        if self._loop is not None and not self._loop.loop.is_closed():
+        if self._loop is not None and not self._loop.loop.is_closed() and not self._loop.is_lost:
             self._run(self._inner.close(), limit_s)
 
     def __enter__(self) -> Self:
@@ -98,13 +110,22 @@ class _Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _open.discard(self)
-        self._run(self._inner.__aexit__(kind, error, trace))
+        if not self._is_inherited:
+            self._run(self._inner.__aexit__(kind, error, trace))
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether it is a parent process's, which goes on with it; here it cannot even be closed."""
+        return self._loop is not None and self._loop.is_lost
 
     def _run(self, work: Coroutine[Any, Any, T], limit_s: float | None = None) -> T:
         loop = self._loop
         if loop is None or loop.loop.is_closed():
             work.close()
             raise ClientError(f"not started: use `with {type(self).__name__}(...)`, or call start()")
+        if loop.is_lost:
+            work.close()
+            raise ClientError(FORKED)
         if threading.get_ident() == loop._thread.ident:
             work.close()
             raise ClientError("called on the event loop's own thread, which would wait for itself: await the client of "
@@ -232,6 +253,8 @@ class Producer(_Client):
         """Send without waiting for the answer; waits only while too much is on its way."""
         if self._loop is None:
             raise ClientError("not started: use `with Producer(...)`, or call start()")
+        if self._loop.is_lost:
+            raise ClientError(FORKED)
         delivery = Delivery(self)
         self._room.acquire()
         self._queue.append(
@@ -258,7 +281,7 @@ class Producer(_Client):
         return Transaction(self)
 
     def _close(self, limit_s: float | None) -> None:
-        if self._loop is not None and not self._loop.loop.is_closed():
+        if self._loop is not None and not self._loop.loop.is_closed() and not self._loop.is_lost:
             self._run(self._pumped(), limit_s)
         super()._close(limit_s)
         self._raise_unseen()
@@ -266,6 +289,8 @@ class Producer(_Client):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._is_inherited:
+            return
         self._run(self._pumped())
         super().__exit__(kind, error, trace)
         if kind is None:

@@ -9,6 +9,15 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from headrace.client.admin.admin import EARLIEST, LATEST, Admin
+from headrace.client.api.arguments import (
+    Partition,
+    check_offset,
+    check_partitions,
+    offsets_to_commit,
+    one_partition,
+    positive_count,
+    topic_names,
+)
 from headrace.client.api.options import (
     ASSIGNORS,
     CONSUMER_NAMES,
@@ -18,6 +27,7 @@ from headrace.client.api.options import (
     ConsumerOptions,
     ConsumerSettings,
     OptionRefused,
+    check_loop,
 )
 from headrace.client.api.serializers import Decode, SerializationFailed, decoder_of
 from headrace.client.api.types import Batch, GroupMetadata, PartitionLag, Record, TopicPartition
@@ -39,7 +49,6 @@ from headrace.protocol.api import ApiKey
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-Partition = tuple[str, int]
 
 
 class Consumer:
@@ -66,7 +75,7 @@ class Consumer:
     ) -> None:
         given = {**options, "bootstrap": bootstrap}
         self.settings = read_settings(ConsumerSettings, CONSUMER_NAMES, CONSUMER_UNUSED, config, given)
-        self.topics: list[str] = _names(topics)
+        self.topics: list[str] = topic_names(topics)
         settings = self.settings
         self._decode_key: Decode | None = decoder_of(settings.key_deserializer, "key_deserializer")
         self._decode_value: Decode | None = decoder_of(settings.value_deserializer, "value_deserializer")
@@ -90,6 +99,7 @@ class Consumer:
         self._cluster: Cluster | None = None
         self._line: Cluster | None = None
         self._core: ConsumerCore | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
         self._is_reading = False
 
@@ -106,7 +116,7 @@ class Consumer:
         line = cluster.beside()
         try:
             await cluster.refresh(self.topics)
-            self._cluster, self._line = cluster, line
+            self._cluster, self._line, self._loop = cluster, line, asyncio.get_running_loop()
             await self._begin(cluster, line)
         except BaseException:
             self._core = self._cluster = self._line = None
@@ -184,6 +194,7 @@ class Consumer:
         self._is_closed = True
         if core is None or cluster is None or line is None:
             return
+        check_loop(self._loop, "consumer")
         try:
             await core.close(passed=passed)
         finally:
@@ -227,7 +238,7 @@ class Consumer:
     async def batches(self, max_records: int | None = None) -> AsyncIterator[Batch]:
         """Every record from here on, in batches of one partition each: less work for each record."""
         core = self._running()
-        limit = _count(max_records, 1 << 30)
+        limit = positive_count(max_records, 1 << 30)
         while True:
             handed = await self._next(core, limit, None)
             assert handed is not None
@@ -253,13 +264,14 @@ class Consumer:
         What the last call gave counts as passed.
         """
         core = self._running()
-        limit = _count(max_records, self.settings.max_poll_records)
+        limit = positive_count(max_records, self.settings.max_poll_records)
         if not isinstance(timeout_s, int | float) or timeout_s < 0:
             raise ClientError(f"timeout_s is {timeout_s!r}: give seconds, 0 for what is here already")
         handed = await self._next(core, limit, timeout_s)
         return [] if handed is None else handed.records
 
     async def _next(self, core: ConsumerCore, limit: int, timeout_s: float | None) -> Handed | None:
+        check_loop(self._loop, "consumer")
         if self._is_reading:
             raise ClientError("two tasks read from one consumer at once: give each a consumer of its own")
         self._is_reading = True
@@ -314,11 +326,11 @@ class Consumer:
 
         Or up to a record or batch, or the given offsets: of each partition the next one to be read.
         """
-        await self._running().commit(_offsets(offsets))
+        await self._running().commit(offsets_to_commit(offsets))
 
     def commit_soon(self, offsets: Mapping[Partition, int] | Record | Batch | None = None) -> "asyncio.Task[None]":
         """As `commit`, without waiting and in the order of calls. Its failure is raised by the next read, too."""
-        return self._running().commit_soon(_offsets(offsets))
+        return self._running().commit_soon(offsets_to_commit(offsets))
 
     async def committed(self, *partitions: Partition) -> dict[TopicPartition, int]:
         """The group's committed offsets of these partitions, or of the assigned ones; of those that have one."""
@@ -369,8 +381,8 @@ class Consumer:
             partitions = [*partitions]
         else:
             for offset in partitions.values():
-                _check_offset(offset)
-        _check_partitions(partitions)
+                check_offset(offset)
+        check_partitions(partitions)
         await core.assign(partitions)
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -391,12 +403,12 @@ class Consumer:
     def position(self, partition: Partition) -> int:
         """The offset of the next record that is handed out."""
         core = self._running()
-        return core.handed_position(core.place(_the(partition)))
+        return core.handed_position(core.place(one_partition(partition)))
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Go on from any offset, back or forth."""
-        _check_offset(offset)
-        self._running().seek(_the(partition), offset)
+        check_offset(offset)
+        self._running().seek(one_partition(partition), offset)
 
     async def seek_to_time(self, when: int | datetime, *partitions: Partition) -> dict[TopicPartition, int]:
         """Go on from the first record at or after a time (milliseconds since 1970, or a datetime); at the end, if there
@@ -501,7 +513,7 @@ class Consumer:
     # -- inside
 
     def _these(self, partitions: tuple[Partition, ...]) -> list[Partition]:
-        _check_partitions(partitions)
+        check_partitions(partitions)
         return list(partitions) or list(self._running().fetcher.places)
 
     def _clustered(self) -> Cluster:
@@ -543,47 +555,6 @@ class RecordUnreadable(SerializationFailed):
             f"the record at {record.topic}-{record.partition} offset {record.offset} cannot be deserialized: {error}; "
             f"seek(({record.topic!r}, {record.partition}), {record.offset + 1}) goes on behind it"
         )
-
-
-def _names(topics: tuple[Any, ...]) -> list[str]:
-    for topic in topics:
-        if not isinstance(topic, str) or not topic:
-            raise OptionRefused(f"topic {topic!r} is no name: give the names of topics one by one, as text")
-    return sorted(set(topics))
-
-
-def _count(given: int | None, default: int) -> int:
-    if given is None:
-        return default
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise ClientError(f"max_records is {given!r}: give a number of 1 or more")
-    return given
-
-
-def _check_partitions(given: Iterable[Any]) -> None:
-    for at in given:
-        if not isinstance(at, tuple) or len(at) != 2 or not isinstance(at[0], str) or type(at[1]) is not int:
-            raise ClientError(f"{at!r} is no partition: give (topic, partition)")
-
-
-def _the(partition: Partition) -> Partition:
-    _check_partitions((partition,))
-    return partition
-
-
-def _check_offset(offset: Any) -> None:
-    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-        raise ClientError(f"offset {offset!r} is none: offsets begin at 0; seek_to_end goes to the end")
-
-
-def _offsets(given: Mapping[Partition, int] | Record | Batch | None) -> Mapping[Partition, int] | None:
-    if isinstance(given, Record):
-        return {(given.topic, given.partition): given.offset + 1}
-    if isinstance(given, Batch):
-        return {(given.topic, given.partition): given.next_offset}
-    if given is not None and not isinstance(given, Mapping):
-        raise ClientError(f"{given!r} cannot be committed: give a record, a batch, or {{(topic, partition): offset}}")
-    return given
 
 
 async def serves_consumer_protocol(cluster: Cluster, group: str) -> bool:

@@ -16,6 +16,7 @@ from headrace.client.api.options import (
     OptionRefused,
     ProducerOptions,
     ProducerSettings,
+    check_loop,
 )
 from headrace.client.api.serializers import Encode, SerializationFailed, encoder_of, plain_bytes
 from headrace.client.api.transaction import Transaction
@@ -77,6 +78,7 @@ class Producer:
         self._keyless: dict[str, Sticky | RoundRobin] = {}
         self._cluster: Cluster | None = None
         self._core: ProducerCore | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
         self._since_yield = 0
         if self.settings.telemetry is not None:
@@ -119,7 +121,7 @@ class Producer:
         except BaseException:
             cluster.close()
             raise
-        self._cluster, self._core = cluster, core
+        self._cluster, self._core, self._loop = cluster, core, asyncio.get_running_loop()
 
     async def close(self, *, flush: bool = True) -> None:
         """Send what is waiting (unless told not to), and disconnect.
@@ -130,6 +132,7 @@ class Producer:
         self._is_closed = True
         if core is None or cluster is None:
             return
+        check_loop(self._loop, "producer")
         self._core = self._cluster = None
         try:
             if flush:
@@ -173,6 +176,7 @@ class Producer:
         Without a partition, the key decides, as with Kafka's clients; without a key, the partitioner. `timestamp` is in
         milliseconds; the default is now. A value of None is a tombstone.
         """
+        check_loop(self._loop, "producer")
         delivery = await self.send_soon(
             topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
         )
@@ -370,6 +374,7 @@ class Producer:
 
     async def _wait(self, core: ProducerCore, topic: str) -> None:
         """For room, for a topic's partitions to be known, for the event loop to turn."""
+        check_loop(self._loop, "producer")
         self._since_yield = 0
         if not isinstance(topic, str) or not topic:
             raise ClientError(f"the topic is {topic!r}: give its name as text")
@@ -393,6 +398,7 @@ class Producer:
     def _running(self) -> ProducerCore:
         if self._core is None:
             raise self._not_started()
+        check_loop(self._loop, "producer")
         return self._core
 
     def _not_started(self) -> ClientError:

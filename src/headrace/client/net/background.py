@@ -4,7 +4,9 @@ The thread is a daemon: a task that is killed must not be held back by it.
 """
 
 import asyncio
+import os
 import threading
+import weakref
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,11 +17,25 @@ T = TypeVar("T")
 
 STOP_LIMIT_S = 5.0
 
+_all: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Threads do not live on in a child process: who waits for one there waits for ever."""
+    for one in _all:
+        one.is_lost = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
 
 class LoopThread:
     """`with LoopThread() as loop: loop.run(coroutine)`."""
 
     def __init__(self, name: str = "headrace-client") -> None:
+        self.is_lost = False
+        """Whether this is a child process, and the thread runs only in its parent."""
+        _all.add(self)
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -38,7 +54,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        if self.loop.is_closed():
+        if self.loop.is_closed() or self.is_lost:
             return
         self.run(_cancel_others(), STOP_LIMIT_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
