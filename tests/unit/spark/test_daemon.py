@@ -166,6 +166,13 @@ def test_what_a_planner_finds_loaded_starts_no_threads(planner: Any) -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_a_session_can_be_had_from_the_package() -> None:
+    program = "import sys, headrace.spark as s\nassert 'headrace.spark.launch.session' not in sys.modules\n"
+    program += "from headrace.spark import spark_session\nprint(spark_session.__module__, hasattr(s, 'nothing'))\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "headrace.spark.launch.session False\n"
+
+
 def test_without_a_place_for_a_launcher_spark_starts_this_python(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert worker_python(tmp_path / "file") == sys.executable
