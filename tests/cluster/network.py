@@ -72,6 +72,8 @@ class Network:
 
     def cut(self, sender: int, receiver: int) -> None:
         """Nothing that `sender` sends reaches `receiver`; the other way it does. Receiver 0 is this process."""
+        if (sender, receiver) in self._cuts:
+            return
         run("ip", "-n", self._space(sender), "route", "add", "blackhole", self._address(receiver))
         self._cuts.add((sender, receiver))
 
