@@ -32,7 +32,9 @@ def tool(broker: TestBroker, *words: str) -> list[dict[str, str]]:
 
 
 def opened(broker: TestBroker) -> Producer:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": ID, "log_level": 2})
+    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": ID, "log_level": 2}
+    # On a busy machine the tool's starts alone take longer than a transaction may by default.
+    producer = Producer({**settings, "transaction.timeout.ms": 600_000})
     producer.init_transactions(LIMIT_S)
     producer.begin_transaction()
     producer.produce(TOPIC, key="a", value="1", partition=0)
