@@ -19,7 +19,10 @@ from headrace.quorum.options import KraftOptions
 from headrace.quorum.snapshots import Voter
 from headrace.quorum.zookeeper.opening import open_zookeeper
 from headrace.raft.types import RaftOptions
-from headrace.storage.manager import LogDirError, LogManager
+from headrace.storage.checkpoints import PARTITION_METADATA
+from headrace.storage.epochs import FILE_NAME as EPOCHS
+from headrace.storage.manager import METADATA_FOLDER, LogDirError, LogManager
+from headrace.storage.not_files import set_aside_in_log_dir
 
 logger = logging.getLogger("headrace.node")
 
@@ -82,6 +85,9 @@ def _open(
             now_ms=runtime.clock.wall_ms(),
         )
         logs.open()
+        metadata_folder = f"{layout.metadata_log_dir}/{METADATA_FOLDER}"
+        if runtime.disk.exists(metadata_folder):
+            logs.notes += set_aside_in_log_dir(runtime.disk, metadata_folder, (EPOCHS, PARTITION_METADATA))
         quorum = open_quorum(
             runtime.disk, identity, layout, quorum_options(config), runtime.clock, runtime.run_sync, network,
             runtime.random.randrange,
