@@ -54,6 +54,7 @@ def merge_into(table: ParquetTable) -> Callable[[DataFrame, int], None]:
     def merge(changes: DataFrame, batch_id: int) -> None:
         if table.version >= batch_id:
             return  # this batch was merged before a crash, and only Spark does not know it yet
+        changes = changes.persist()  # looked at twice below, and read once
         newest_first = Window.partitionBy("id").orderBy(F.desc("version"))
         latest = changes.withColumn("rank", F.row_number().over(newest_first)).where("rank = 1").drop("rank")
         before = table.read()
@@ -63,6 +64,7 @@ def merge_into(table: ParquetTable) -> Callable[[DataFrame, int], None]:
         kept = before.join(latest.select("id"), "id", "left_anti")
         added = latest.where("op <> 'd'").select("id", "name", "city", "version")
         table.replace(kept.unionByName(added), batch_id)
+        changes.unpersist()
 
     return merge
 

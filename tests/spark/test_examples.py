@@ -1,5 +1,6 @@
 """The examples, as they are run by hand, but on the shared driver: each result against what plain Python says."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,9 +78,11 @@ def test_a_card_is_scored_by_what_it_has_done_before() -> None:
 
 
 def test_a_table_follows_its_changes_also_when_a_batch_comes_again(
-    spark: SparkSession, broker: TestBroker, tmp_path: Path
+    spark: SparkSession, broker: TestBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = upserts.run(spark, broker.bootstrap, tmp_path)
+    read = re.findall(r"batch \d+: ([\d,]+) records", capsys.readouterr().out)
+    assert sum(int(count.replace(",", "")) for count in read) == len(list(upserts.changes()))  # each of them once
     assert "as in the database" in said.summary and "NOT" not in said.summary
     table = upserts.ParquetTable(spark, tmp_path / "customers")
     before = sorted(map(tuple, table.read().collect()))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,9 +13,12 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs headrace[spark]")
 
+from pyspark.serializers import UTF8Deserializer, write_with_length
+
 from headrace.client.columnar import native
 from headrace.spark.launch import fork_server
 from headrace.spark.launch.fork_client import SERVER
+from headrace.spark.launch.fork_server import STATEFUL
 from headrace.spark.launch.worker_python import worker_python
 
 pytestmark = pytest.mark.timeout(120)
@@ -85,6 +89,22 @@ def test_a_daemon_is_forked_and_ends_with_its_input(server: int, tmp_path: Path)
     process.stdin.close()
     assert process.wait(30) == PLANNERS_END and process.stdout.read() == b""
     wait_until(lambda: not children_of(server))
+
+
+def test_a_worker_of_a_stateful_processor_does_not_tell_of_its_steps(server: int, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = {"PYTHON_WORKER_FACTORY_PORT": str(listener.getsockname()[1]), "PYTHON_WORKER_FACTORY_SECRET": "secret"}
+        process = launch(tmp_path, "-m", STATEFUL, **place)
+        connection, _ = listener.accept()
+    with connection, connection.makefile("rwb") as spark:
+        assert UTF8Deserializer().loads(spark) == "secret"
+        assert len(children_of(server)) == 1
+        for word in (b"ok", b"%d.%d" % sys.version_info[:2]):
+            write_with_length(word, spark)
+        spark.flush()
+    assert process.stdout is not None
+    assert process.stdout.read() == b""
+    process.wait(30)
 
 
 def test_whoever_kills_the_stand_in_kills_the_process(server: int, tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ ALSO_PRELOADED = (
     "headrace.spark.log.scan",
 )
 """Not Spark's runner of sinks: by that module a sink knows that it is only asked to commit."""
-STARTED = ("headrace.spark.launch.daemon", "pyspark.sql.streaming.python_streaming_source_runner")
+STATEFUL = "pyspark.sql.streaming.transform_with_state_driver_worker"
+"""Where a query with a StatefulProcessor is tried before its first batch."""
+STARTED = ("headrace.spark.launch.daemon", "pyspark.sql.streaming.python_streaming_source_runner", STATEFUL)
 """The modules that are run here; whatever else Spark asks of a Python gets one of its own."""
 ORDER_BYTES_MAX = 16 << 20
 CLOSE_LIMIT_S = 5.0
@@ -229,7 +231,13 @@ def run_as(words: Sequence[str], environment: dict[str, str], folder: str) -> No
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.modules.pop(words[1], None)  # it is run, and must not be there twice
-    runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    # It tells of each of its steps, types and addresses and all, in the middle of what the job prints.
+    instead = {"print": _silent} if words[1] == STATEFUL else None
+    runpy.run_module(words[1], instead, run_name="__main__", alter_sys=True)
+
+
+def _silent(*_: object, **__: object) -> None:
+    """In the place of a module's print."""
 
 
 def short_name(words: Sequence[str]) -> str:
