@@ -19,6 +19,8 @@ def test_nothing_is_left_behind(tmp_path: Path, words: tuple[str, ...], how: sig
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # SIGTERM as in a script's background, where SIGINT is ignored; Ctrl-C as on a terminal, however pytest runs.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN if how is signal.SIGTERM else signal.SIG_DFL),
     )
     try:
         eventually(lambda: len(brokers_below(tmp_path)) == 4, "four brokers have begun to start")

@@ -6,12 +6,12 @@ import errno
 
 import pytest
 
+from headrace.broker.runtime import StartupError
 from headrace.client import raw
 from headrace.client.admin.admin import Admin
 from headrace.client.net.cluster import Cluster
 from headrace.records.builder import build_batch
 from headrace.records.reader import Record
-from headrace.storage.manager import LogDirError
 from headrace.testing.simulator.brokers import DATA, broker
 from headrace.testing.simulator.world import World
 from tests.simulation.harness import BOOTSTRAP, BROKER
@@ -36,7 +36,7 @@ def test_a_start_that_fails_before_all_logs_are_open_leaves_no_mark() -> None:
         here = "one" if disk.exists(f"{DATA}/one/t-0") else "two"
         copy = f"{DATA}/{'two' if here == 'one' else 'one'}/t-0"
         disk.make_dirs(copy)
-        with pytest.raises(LogDirError, match="another log dir"):
+        with pytest.raises(StartupError, match="another log dir"):
             await node.start()
         disk.remove_tree(copy)
         for name in ("one", "two"):

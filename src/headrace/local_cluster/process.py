@@ -31,8 +31,11 @@ def environment_of_its_own() -> dict[str, str]:
 
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM ends what runs in here as Ctrl-C does, so that folders are removed on the way out."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    """SIGTERM ends what runs in here as Ctrl-C does, so that folders are removed on the way out.
+
+    Also where SIGINT is ignored, as in the background of a script.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from headrace.client.errors import ClientError, NotKafka, RequestFailed, check, err_of
-from headrace.client.net.cluster import NO_TOPIC, UNKNOWN_TOPIC_WAIT_S, Broker, Cluster, Topic, topic_from
+from headrace.client.net.cluster import NO_TOPIC, NOT_THERE, UNKNOWN_TOPIC_WAIT_S, Broker, Cluster, Topic, topic_from
 from headrace.client.net.connection import Connection
 from headrace.client.options import COMMON_NAMES, COMMON_UNUSED, CommonSettings, read_settings
 from headrace.errors import Err
@@ -203,7 +203,7 @@ class Admin:
             answer: m.DeleteTopicsResponse = await self.cluster.to_controller(ApiKey.DELETE_TOPICS, request)
             got = only(answer.responses, "DeleteTopics")
             unknown = got.error_code == Err.UNKNOWN_TOPIC_OR_PARTITION
-            check(got.error_code, f"topic {name!r} was not deleted", NO_TOPIC if unknown else got.error_message)
+            check(got.error_code, f"topic {name!r} was not deleted", NOT_THERE if unknown else got.error_message)
 
         await self.cluster.retrying(attempt)
         self.cluster.topics.pop(name, None)

@@ -41,7 +41,8 @@ UNKNOWN_TOPIC_WAIT_S = 3.0
 """A topic just created may take a moment to be known everywhere; one that was misspelt never is."""
 
 NO_TOPIC_ID = bytes(16)
-NO_TOPIC = "there is no topic of this name: create it, or check how it is spelt"
+NOT_THERE = "there is no topic of this name"
+NO_TOPIC = f"{NOT_THERE}: create it, or check how it is spelt"
 
 
 class Broker(msgspec.Struct, frozen=True):
