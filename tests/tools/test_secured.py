@@ -27,7 +27,7 @@ import headrace
 app = headrace.App("secured", bootstrap="{bootstrap}", **{options!r})
 
 @app.listener("{topic}", consumer={{"auto_offset_reset": "earliest"}}, dead_letter="{topic}.dlq",
-              retry=headrace.Retry(attempts=1, topics=("0.2s",)), send_to="{topic}.out", exactly_once=True)
+              retry=headrace.Retry(attempts=1, topics=("200ms",)), send_to="{topic}.out", exactly_once=True)
 def shout(text: str) -> str:
     if text == "bad":
         raise ValueError("no")
@@ -137,6 +137,7 @@ def test_an_app_its_dead_letters_and_their_replay(way: Way, tmp_path: Path) -> N
     )  # fmt: skip
     try:
         eventually(lambda: running.poll() is not None or way.ends(f"{topic}.out"), "there are results")
+        assert running.poll() is None, running.communicate()
         assert way.read(f"{topic}.out", 2) == [b"GOOD", b"BETTER"]
         assert way.read(f"{topic}.dlq", 1) == [b"bad"]
     finally:
