@@ -499,6 +499,11 @@ class ProducerStates:
         entry = self._entries.get(producer_id)
         return NO_OFFSET if entry is None else entry.txn_first_offset
 
+    def last_offset_of(self, producer_id: int) -> int:
+        """Of a producer's last record, or -1."""
+        entry = self._entries.get(producer_id)
+        return NO_OFFSET if entry is None else entry.last_data_offset
+
     @property
     def first_undecided_offset(self) -> int | None:
         """First offset of the earliest transaction that has not ended."""

@@ -61,6 +61,19 @@ class _Open(NamedTuple):
         return partition.log.producers.open_since(was.producer_id) == was.current_txn_start_offset
 
     @property
+    def seen(self) -> tuple[int, int]:
+        """What an answer is good for.
+
+        Classic transactions of a producer share an epoch, and where one was left open the next one joins it:
+        1. Its coordinator says that it is over. Another one, which is asked too, takes its time.
+        2. The producer begins its next transaction, and adds this partition. Its first batch needs no confirmation,
+           since something of its epoch is open here.
+        3. The other coordinator answers. To abort what is open would abort that batch, and the rest would be committed.
+        """
+        partition = self.partition
+        return partition.leader_epoch, partition.log.producers.last_offset_of(self.producer.producer_id)
+
+    @property
     def place(self) -> Place:
         return Place(
             self.partition.topic, self.partition.index, self.producer.producer_id, self.producer.producer_epoch
@@ -111,7 +124,7 @@ class LeftOpen:
         shards = self._coordinator.shards()
         if not asked or not shards or any(leader < 0 for leader, _ in shards.values()):
             return
-        places = [one.place for one in asked]
+        places, seen = [one.place for one in asked], [one.seen for one in asked]
         brokers = {leader for leader, _ in shards.values()}
         answers = await asyncio.gather(*(self._known_to(broker_id, places) for broker_id in brokers))
         known = [answer for answer in answers if answer is not None]
@@ -120,7 +133,7 @@ class LeftOpen:
             found = verdict(known, at, epochs)
             if found is Standing.OPEN:
                 self._open.remove(one)  # its coordinator will see to it
-            elif found is not None and one.is_still:
+            elif found is not None and one.is_still and one.seen == seen[at]:
                 self._end(one, found is Standing.COMMITTED)
 
     async def _known_to(self, broker_id: int, places: list[Place]) -> Known | None:

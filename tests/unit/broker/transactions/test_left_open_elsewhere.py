@@ -29,12 +29,14 @@ class Cluster:
         self.producers = ProducerStates(verify_transactions=False)
         self.producers.record(*PRODUCER, 0, 10, 0, 0, True)
         log = SimpleNamespace(producers=self.producers)
-        self.partition: Any = SimpleNamespace(topic="t", index=3, leader=object(), log=log)
+        self.partition: Any = SimpleNamespace(topic="t", index=3, leader=object(), leader_epoch=1, log=log)
         self.leaders: Shards = {0: (HERE, 5), 1: (THERE, 9)}
         self.standing = {HERE: Standing.UNKNOWN, THERE: Standing.UNKNOWN}
         self.down: set[int] = set()
         self.asked: list[int] = []
         self.ended: list[Markers] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+        """What happens while a coordinator thinks about its answer."""
 
     def shards(self) -> Shards:
         return self.leaders
@@ -54,6 +56,7 @@ class Cluster:
         answer = m.ListTransactionsResponse()
         if broker_id != APACHE:
             answer = m.ListTransactionsResponse(unknown_tags=answer_tag(self.known_of(places, broker_id)))
+        self.meanwhile()
         codec = CODECS["ListTransactionsResponse"]
         found: m.ListTransactionsResponse = codec.decode(codec.encode(answer, 0), 0, 0)
         return found
@@ -126,3 +129,26 @@ def test_one_that_ends_meanwhile_is_not_asked_about() -> None:
     cluster.partition.leader = None
     cluster.play(1)
     assert not cluster.asked
+
+
+def test_it_is_asked_about_again_where_its_producer_has_written_meanwhile() -> None:
+    """By the classic protocol: that was the next transaction of the same epoch, which joined the one left open."""
+    cluster = Cluster()
+    cluster.meanwhile = lambda: cluster.producers.record(*PRODUCER, 1, 11, 0, 0, True)
+    cluster.play(1)
+    assert cluster.asked == [THERE] and not cluster.ended, "it would take that record from its transaction"
+    cluster.meanwhile = lambda: None
+    cluster.standing[THERE] = Standing.OPEN
+    cluster.play(1)
+    assert cluster.asked == [THERE, THERE] and not cluster.ended
+
+
+def test_it_is_asked_about_again_where_another_has_led_meanwhile() -> None:
+    """The log may have been cut, and be written again up to the same offsets."""
+    cluster = Cluster()
+    cluster.meanwhile = lambda: setattr(cluster.partition, "leader_epoch", 3)
+    cluster.play(1)
+    assert cluster.asked == [THERE] and not cluster.ended
+    cluster.meanwhile = lambda: None
+    cluster.play(1)
+    assert len(cluster.ended) == 1
