@@ -34,7 +34,12 @@ MORE_ROWS = {
     ApiKey.CREATE_TOPICS: 100_000,
     ApiKey.CREATE_PARTITIONS: 100_000,
     ApiKey.LIST_OFFSETS: 100_000,  # its handler pauses by itself
-    # Of brokers: as many partitions as they lead.
+    # Of one member for all partitions that it is given, or of tools for many groups.
+    ApiKey.OFFSET_FETCH: 100_000,
+    # Of leaders, about the transactions that have just begun: many batches may be behind one question.
+    ApiKey.ADD_PARTITIONS_TO_TXN: 100_000,
+    # Of brokers: as many partitions as they lead. Refused, they would be sent again for ever.
+    ApiKey.WRITE_TXN_MARKERS: 1_000_000,
     ApiKey.ALTER_PARTITION: 1_000_000,
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: 1_000_000,
 }

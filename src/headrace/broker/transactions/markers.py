@@ -34,7 +34,7 @@ RETRY_S = 0.1
 TURN_S = 0.005
 """Markers are written here for so long before others get their turn,"""
 PORTION = 50
-"""and so many before the clock is looked at again."""
+"""and so many before the clock is looked at again. Other brokers are told of so many partitions at a time, too."""
 
 SUPERSEDED = frozenset({Err.INVALID_PRODUCER_EPOCH, Err.TRANSACTION_COORDINATOR_FENCED})
 """Somebody has gone on with this transactional id: another coordinator, or a producer after this transaction."""
@@ -139,16 +139,19 @@ class MarkerSender:
         if leaderless:
             self._again(decision, markers, leaderless)
         for leader, some in by_leader.items():
-            if leader != self._node_id:
-                self._calls.add(leader, _Told(decision, markers, frozenset(some)))
-                continue
-            if not self._own:
-                self._loop.call_soon(self._write_own)
             several = list(some)
             for start in range(0, len(several), PORTION):
-                self._own.append(_Told(decision, markers, frozenset(several[start : start + PORTION])))
+                self._tell_leader(leader, _Told(decision, markers, frozenset(several[start : start + PORTION])))
         if gone:
             decision.marked(markers, gone)
+
+    def _tell_leader(self, leader: int, told: _Told) -> None:
+        if leader != self._node_id:
+            self._calls.add(leader, told)
+            return
+        if not self._own:
+            self._loop.call_soon(self._write_own)
+        self._own.append(told)
 
     def _again(self, decision: Decision, markers: Markers, partitions: Iterable[TopicPartition]) -> None:
         self._loop.call_later(RETRY_S, self._tell, decision, markers, frozenset(partitions))

@@ -176,3 +176,20 @@ def test_portions_that_wait_long_lend_their_turn_and_follow_one_another_all_the_
             await work.assert_others_have_their_turn()
 
     asyncio.run(main())
+
+
+def test_brokers_end_as_many_transactions_as_there_are() -> None:
+    """Two hundred sinks of one job commit at the same time, each to a few hundred partitions of a leader."""
+
+    async def main() -> None:
+        kind, R = m.WriteTxnMarkersRequest, m.WriteTxnMarkersResponse
+        topic = kind.WritableTxnMarkerTopic(name="t", partition_indexes=list(range(300)))
+        markers = [kind.WritableTxnMarker(producer_id=number, topics=[topic]) for number in range(200)]
+
+        def write(_: Any, message: Any) -> Any:
+            return R(markers=[R.WritableTxnMarkerResult(producer_id=one.producer_id) for one in message.markers])
+
+        answer = await Work().begin(ApiKey.WRITE_TXN_MARKERS, kind(markers=markers), write)
+        assert [row.producer_id for row in answer.markers] == list(range(200))
+
+    asyncio.run(main())

@@ -232,3 +232,14 @@ def test_many_partitions_here_leave_others_their_turn() -> None:
         assert counts == [2, 4, 5], "two portions have used up a turn"
 
     asyncio.run(main())
+
+
+def test_a_transaction_over_many_partitions_of_another_broker_is_divided_and_ends_all_the_same() -> None:
+    """A broker refuses requests of which one portion names too much, and these would be sent again for ever."""
+    places = [("a", index) for index in range(4 * PORTION + 1)]
+    brokers, shard = Brokers(dict.fromkeys(places, 1)), Shard()
+    brokers.errors["a", 7] = [Err.NOT_LEADER_OR_FOLLOWER]
+    run(brokers, (shard, markers(*places)), seconds=2 * RETRY_S)
+    sizes = [len(topic.partition_indexes) for _, sent in brokers.sent for one in sent.markers for topic in one.topics]
+    assert sizes == [PORTION] * 4 + [1, 1], "the last one for the partition that had moved"
+    assert sorted(shard.done) == places
