@@ -112,8 +112,10 @@ class Disk(Protocol):
 def _is_file(entry: "os.DirEntry[str]") -> bool:
     try:
         return entry.is_file()
-    except OSError:
-        return False  # a link in a circle
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise  # a disk that cannot say: what is set aside for that may be whole
+        return False  # a link in a circle, or through a file
 
 
 def make_durable_dirs(disk: Disk, path: str) -> None:

@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,23 @@ def test_a_closed_handle_lives_until_its_last_pin(owners: list[Owner]) -> None:
     assert file.read(1, 0) == b"\5"
     handle.unpin()
     assert handle.file is None and file.fd == -1
+
+
+def test_what_a_disk_cannot_tell_is_no_reason_to_take_a_file_for_none(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems say what an entry is only when they are asked about it, and that may fail."""
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "file").touch()
+    (tmp_path / "through").symlink_to("file/child")
+    assert disk.not_files(str(tmp_path)) == ["circle", "through"]
+
+    class Entry:
+        name = "00000000000000000000.log"
+
+        def is_file(self) -> bool:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="Input/output"):
+        patched.setattr(os, "scandir", lambda path: nullcontext([Entry()]))
+        disk.not_files(str(tmp_path))
