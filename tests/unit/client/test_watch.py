@@ -84,3 +84,42 @@ def test_an_address_that_no_broker_advertises_says_nothing() -> None:
                 waiting.cancel()
 
     asyncio.run(asyncio.wait_for(play(), LIMIT_S))
+
+
+def test_a_broker_that_does_not_list_itself_has_no_say() -> None:
+    """It is starting, or nobody hears its heartbeats: it may know of none of those that serve."""
+
+    async def play() -> None:
+        async with FakeBroker(node_id=1) as slow, FakeBroker(node_id=2) as other:
+            list_brokers(slow, slow, other)
+            list_brokers(other)
+            slow.handlers[ApiKey.LIST_GROUPS] = lambda request, version: SILENT
+            async with Cluster(slow.address) as cluster:
+                waiting = await owed_answer(cluster)
+                await other.received(ApiKey.METADATA, 3)
+                assert not waiting.done()
+                waiting.cancel()
+
+    asyncio.run(asyncio.wait_for(play(), LIMIT_S))
+
+
+def test_one_that_was_closed_before_it_asked_asks_again_later() -> None:
+    async def play() -> None:
+        async with FakeBroker(node_id=1) as frozen, FakeBroker(node_id=2) as other:
+            list_brokers(frozen, frozen, other)
+            list_brokers(other, other)
+            frozen.handlers[ApiKey.LIST_GROUPS] = lambda request, version: SILENT
+            async with Cluster(frozen.address) as cluster:
+                watched = cluster._watch
+                waiting = await owed_answer(cluster)
+                while watched._asking is None:
+                    await asyncio.sleep(watch.LOOK_S / 4)
+                    if watched._timer is not None:
+                        watched._timer.cancel()
+                    watched._look()
+                watched.close()
+                watched.begin()
+                with pytest.raises(ConnectionLost, match="its cluster says it is gone"):
+                    await waiting
+
+    asyncio.run(asyncio.wait_for(play(), LIMIT_S))

@@ -61,6 +61,7 @@ class Watch:
             self._timer = None
         if self._asking is not None:
             self._asking.cancel()
+            self._asking = None  # one that had not begun does not do that at its end
         self._oldest.clear()
 
     def _look(self) -> None:
@@ -93,8 +94,8 @@ class Watch:
         try:
             for address in self._others(suspects):
                 listed = await self._brokers_at(address)
-                if listed is None:
-                    continue
+                if listed is None or address not in listed:
+                    continue  # one that is starting, or fenced, knows no better of the others than of itself
                 for suspect in suspects:
                     # By another address than brokers advertise, as a bootstrap server may have, nothing can be told.
                     at = suspect.host, suspect.port
