@@ -37,8 +37,9 @@ CUT_OFF = (
 )
 FULL_DISK_SECONDS = 1.0
 """How long after a replica could not be created for want of room that is tried again."""
-DECISION_SECONDS = 1.0
-"""How long a Produce whose leader was deposed waits for the next one to say whether its records are committed."""
+DECISION_SECONDS = 5.0
+"""How long a Produce whose leader was deposed waits for the next one to say whether its records are committed. Two busy
+cores make that last longer than a second, and who is refused too soon sends records again that are there."""
 
 
 class ReplicaManager:
