@@ -233,6 +233,7 @@ def test_what_is_refused(zookeeper: Ensemble, tmp_path: Path) -> None:
     assert "holds another cluster" in said
     assert "in KRaft already" in migrate(tmp_path / "here", "kraft", "--zookeeper", at, "--yes", code=1)
     assert "--zookeeper HOST:PORT/PATH is missing" in migrate(tmp_path / "here", "zookeeper", "--yes", code=1)
+    assert "it is empty" in migrate(tmp_path / "here", "zookeeper", "--zookeeper", "", "--yes", code=1)
     voters = ("--zookeeper", at, "--yes", "--voters")
     assert "goes with --to kraft only" in migrate(tmp_path / "here", "zookeeper", *voters, "1", code=1)
     assert "names a node twice" in migrate(tmp_path / "here", "kraft", *voters, "1,1", code=1)

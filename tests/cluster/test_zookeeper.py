@@ -1,8 +1,13 @@
 """A cluster whose metadata is in a real ZooKeeper: Kafka's znodes, and nothing lost whoever dies, sleeps or is away."""
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +15,14 @@ import pytest
 from headrace.client.admin.admin import Resource
 from headrace.client.admin.operations import Operations
 from headrace.client.errors import ClientError
-from headrace.local_cluster.ensemble import Ensemble
+from headrace.local_cluster.ensemble import Ensemble, Server
 from headrace.storage.checkpoints import encode_uuid
 from headrace.testing.cluster import ClusterFailed, TestCluster
 from tests.cluster.command_line import headrace
 from tests.cluster.conftest import QUICK, mend
 from tests.cluster.history import ConfluentWriter, Reader, assert_replicas_identical, judge, read_log
 from tests.cluster.zookeeper import CHROOT, SOME, ZNodes, ensemble, says_that_changes_wait
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.reference
 
@@ -172,6 +178,28 @@ def test_a_znode_that_was_damaged_by_hand_stops_nobody(cluster: TestCluster, zno
         writer.wait_acked(SOME)
         writer.stop()
     judge(read_log(cluster.bootstrap, "spoilt"), writer.book)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.usefixtures("zookeeper")
+def test_the_commands_servers_end_with_it(how: signal.Signals, tmp_path: Path) -> None:
+    words = ["zookeeper", "up", "--nodes", "3", "--port", "0", "--data", str(tmp_path), "--json"]
+    command = subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=subprocess.PIPE, text=True)
+    assert command.stdout is not None
+    try:
+        with command.stdout:
+            said = "".join(takewhile(lambda line: line != "}\n", command.stdout))
+            servers = [
+                Server(tmp_path, n, int(address.rpartition(":")[2]))
+                for n, address in enumerate(json.loads(said + "}")["connect"].split(","), 1)
+            ]
+        assert [server.is_serving() for server in servers] == [True] * 3
+        command.send_signal(how)
+        assert command.wait(60) == (0 if how != signal.SIGKILL else -signal.SIGKILL)
+        eventually(lambda: not any(server.is_serving() for server in servers), "all have ended")
+    finally:
+        command.kill()
+        command.wait()
 
 
 def test_a_misspelt_chroot_is_refused(cluster: TestCluster, znodes: ZNodes) -> None:

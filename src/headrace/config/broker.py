@@ -271,7 +271,7 @@ class BrokerConfig:
     def zookeeper_connect(self) -> str | None:
         """Where the metadata is, if it is in ZooKeeper."""
         found: str | None = self["zookeeper.connect"]
-        return found or None
+        return found
 
     @property
     def _logs_in_to_zookeeper(self) -> bool:
@@ -390,6 +390,8 @@ class BrokerConfig:
 
     def _check_zookeeper(self, connect: str) -> None:
         """There are no roles: every node is a broker and may become the controller."""
+        if not connect:  # as of a variable that was never set: not a wish for another quorum
+            raise ConfigError("zookeeper.connect: it is empty; name ZooKeeper's host:port, or leave it out for KRaft")
         for name in ("controller.quorum.voters", "controller.quorum.bootstrap.servers"):
             if self[name]:
                 raise ConfigError(f"{name}: set this or zookeeper.connect, not both: metadata is in one place")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from headrace.local_cluster.bound import bound
 from headrace.local_cluster.maven import NotFetched, fetch
 
 VERSION = "3.9.4"
@@ -62,7 +63,10 @@ def java() -> str:
 
 
 class Server:
-    """One server of an ensemble. `write` first; `start` returns at once, `wait_ready` when it serves."""
+    """One server of an ensemble. `write` first; `start` returns at once, `wait_ready` when it serves.
+
+    It ends with this process (`bound`), even by kill -9: nobody would know of it any more.
+    """
 
     def __init__(
         self,
@@ -112,7 +116,7 @@ class Server:
             *(f"-D{one}" for one in self._system_properties), "-cp", class_path(), MAIN, str(self._folder / "zoo.cfg"),
         ]  # fmt: skip
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(bound(command), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     @property
     def is_running(self) -> bool:

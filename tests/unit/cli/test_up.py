@@ -140,6 +140,9 @@ def test_host_and_port_do_not_choose_among_several_listeners() -> None:
         (["--set", "num.partitions"], "--set num.partitions: write --set NAME=VALUE"),
         (["--config", "/no/such/file"], "cannot read /no/such/file: No such file or directory"),
         (["--set", "listeners=PLAINTEXT:9092"], "listeners: 'PLAINTEXT:9092' is not NAME://host:port"),
+        (["--zookeeper", ""], "zookeeper.connect: it is empty"),
+        (["--zookeeper", "", "--brokers", "3"], "zookeeper.connect: it is empty"),
+        (["--zookeeper", "", "--detach"], "zookeeper.connect: it is empty"),
     ],
 )
 def test_what_is_said_wrongly_is_refused_in_one_line(

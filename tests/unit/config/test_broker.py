@@ -372,6 +372,7 @@ def test_kafka_3s_file_of_zookeepers_time_loads_unchanged() -> None:
 @pytest.mark.parametrize(
     ("more", "named"),
     [
+        ({"zookeeper.connect": ""}, "zookeeper.connect: it is empty; name ZooKeeper's host:port"),
         ({"zookeeper.connect": "a"}, "zookeeper.connect: 'a' is not host:port"),
         ({"zookeeper.connect": "a:1,b:x"}, "zookeeper.connect: 'b:x' is not host:port"),
         ({"zookeeper.connect": "a:1/b/"}, "zookeeper.connect: /b/ is no path for a chroot"),
