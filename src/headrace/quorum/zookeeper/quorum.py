@@ -91,6 +91,8 @@ class ZooKeeperQuorum:
         """While this node is the controller."""
         self._tip_number = -1
         self._fence: Check | None = None
+        self._elected = 0
+        """The session that this node was elected with."""
         self._kept: deque[int] = deque()
         """The changes whose batches are there, oldest first."""
         self._controller: tuple[int, tuple[str, int] | None] = (NOBODY, None)
@@ -336,6 +338,9 @@ class ZooKeeperQuorum:
         followed, known = self._number, self.image
         found = await read_all(self._session, thorough=True)
         await self._clean_up(found)
+        self._elected = mine[1].owner
+        if self._session.id != self._elected:
+            raise Disconnected("the session has ended meanwhile")
         self._there = set(found.bare_configs)
         self._replace(found)
         self._kept = deque(sorted(int(name) for name in await self._session.children(paths.CHANGES) or ()))
@@ -392,6 +397,9 @@ class ZooKeeperQuorum:
 
     def append(self, records: Sequence[Record]) -> "asyncio.Future[int]":
         assert records, "an empty batch commits nothing"
+        if self._session.id != self._elected:
+            # The fence would hold until another is elected; but an end that has not been heard of here is one, too.
+            raise KafkaError(Err.NOT_CONTROLLER, "the session of this controller has ended")
         for start in range(0, len(records), RECORDS_PER_BATCH_MAX):
             done = self._append_batch(records[start : start + RECORDS_PER_BATCH_MAX])
         return done
@@ -495,7 +503,7 @@ class ZooKeeperQuorum:
 
     async def fenced(self, operations: Sequence[Operation]) -> None:
         """Something beside the metadata, for as long as this node is the controller. Raises ZooKeeperError."""
-        if self._fence is None or self._tip is None:
+        if self._fence is None or self._tip is None or self._session.id != self._elected:
             raise Disconnected("this node is not the controller")
         await self._session.multi([self._fence, *operations])
 
