@@ -13,6 +13,7 @@ from headrace.client.raw import fetch
 from headrace.records.batch import check_stored
 from headrace.records.layout import iter_headers
 from headrace.records.reader import read_records
+from headrace.testing.cluster import ClusterFailed
 from tests.cluster.history import assert_replicas_identical, until_answered
 from tests.nemesis.faults import Event
 from tests.nemesis.workload import Auditor, Follower, Place, Readings, Writer
@@ -233,8 +234,8 @@ def judge_replicas(verdict: Verdict, world: World, topics: dict[str, int]) -> No
     for topic in topics:
         try:
             assert_replicas_identical(world.cluster, topic)
-        except AssertionError as different:
-            verdict.replicas.append(str(different))
+        except (AssertionError, ClusterFailed) as different:
+            verdict.replicas.append(f"{topic}: {str(different)[:3000]}")
 
 
 def measure(verdict: Verdict, writers: Sequence[Writer], events: Sequence[Event], until: float) -> None:

@@ -16,7 +16,7 @@ from typing import Self
 
 from headrace.testing.cluster import ClusterFailed, TestCluster, TestNode
 from tests.cluster.network import Network
-from tests.simulation.ext4 import BALLAST, Ext4, fill
+from tests.simulation.ext4 import Ext4, fill, make_room
 
 NODES = 3
 DISK_MB = 128
@@ -170,7 +170,7 @@ class World:
         fill(self.disks[node].mount)
 
     def clear_disk(self, node: int) -> None:
-        (self.disks[node].mount / BALLAST).unlink(missing_ok=True)
+        make_room(self.disks[node].mount)
         self.excused.discard(node)
 
     # -- clocks

@@ -77,3 +77,13 @@ def fill(mount: Path, leaving_bytes: int = 0) -> Path:
             except OSError:
                 continue
     return ballast
+
+
+def make_room(mount: Path) -> None:
+    """Give back what `fill` took, for good: an unlink that only the journal's memory knows, a power cut takes back."""
+    (mount / BALLAST).unlink(missing_ok=True)
+    fd = os.open(mount, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -5,6 +5,8 @@ Needs root and loop devices; skipped with the reason where there are none.
 """
 
 import asyncio
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -18,7 +20,7 @@ from headrace.errors import Err
 from headrace.testing.simulator.checkers import Anomaly, check
 from headrace.testing.simulator.workload import Options, Workload, summary
 from tests.compat.process import HeadraceProcess
-from tests.simulation.ext4 import Ext4, Unavailable
+from tests.simulation.ext4 import Ext4, Unavailable, fill, make_room
 
 OPTIONS = Options(partitions=3, pause_s_max=0.002, connect_timeout_s=20.0, request_timeout_s=20.0, retry_timeout_s=20.0)
 LOAD_S = 0.7
@@ -99,6 +101,18 @@ def test_a_broker_that_acknowledges_before_the_sync_is_caught(ext4: Ext4) -> Non
         assert error.error is Err.KAFKA_STORAGE_ERROR, "it misses what it lost, and says so itself"
     else:
         assert "lost-write" in {anomaly.kind for anomaly in anomalies}
+
+
+def test_room_that_was_made_is_there_after_a_power_cut(ext4: Ext4) -> None:
+    """Else a disk that somebody filled and cleared is full for ever, and its broker never in sync again."""
+    ballast = fill(ext4.mount, leaving_bytes=shutil.disk_usage(ext4.mount).free - (1 << 20))
+    with ballast.open("rb") as file:
+        os.fsync(file.fileno())
+    make_room(ext4.mount)
+    ext4.cut_power()
+    ext4.unplug()
+    ext4.plug_in()
+    assert not ballast.exists()
 
 
 @pytest.mark.soak
