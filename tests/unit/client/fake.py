@@ -40,7 +40,8 @@ class FakeBroker:
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, self.host, self.port, ssl=self.tls)
-        self.port = self._server.sockets[0].getsockname()[1]
+        if not self.port:
+            self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(self, *_: object) -> None:

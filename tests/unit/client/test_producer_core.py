@@ -15,11 +15,10 @@ from headrace.client.produce.partition_queue import PartitionQueue, ProducerId
 from headrace.errors import Err
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
-from headrace.records.batch import Record, build_batch, iter_records, read_header, validate
+from headrace.records.batch import Record, build_batch
 from tests.unit.client.fake import HANG_UP, SILENT, TOPIC_ID, FakeBroker
+from tests.unit.client.partition_log import PartitionLog
 from tests.waiting import run
-
-REMEMBERED = 5
 
 
 @pytest.fixture(autouse=True)
@@ -33,52 +32,13 @@ def batch_of(*numbers: int, topic: str = "t", partition: int = 0, size: int = 0)
     return OutgoingBatch(topic, partition, memoryview(bytearray(build_batch(records))), len(records))
 
 
-class Partition:
-    """What a broker knows of a partition: its records, and each producer's last batches."""
-
-    def __init__(self, refuse_above: int = 1 << 30) -> None:
-        self.values: list[int] = []
-        self.producers: dict[int, list[tuple[int, int, int]]] = {}
-        self.epochs: dict[int, int] = {}
-        self.refuse_above = refuse_above
-        self.sizes: list[int] = []
-
-    def append(self, records: bytes | bytearray | memoryview) -> tuple[Err, int]:
-        header = validate(bytearray(records), memoryview(bytearray(records)), 0, len(records))
-        header = read_header(records)
-        if len(records) > self.refuse_above:
-            return Err.MESSAGE_TOO_LARGE, -1
-        known = self.producers.setdefault(header.producer_id, [])
-        epoch = self.epochs.setdefault(header.producer_id, header.producer_epoch)
-        if header.producer_epoch < epoch:
-            return Err.INVALID_PRODUCER_EPOCH, -1
-        if header.producer_epoch > epoch:
-            if header.base_sequence != 0:
-                return Err.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
-            self.epochs[header.producer_id] = header.producer_epoch
-            known.clear()
-        for first, count, offset in known:
-            if (first, count) == (header.base_sequence, header.count):
-                return Err.NONE, offset
-        # A producer without a past may begin anywhere, as with Kafka.
-        expected = known[-1][0] + known[-1][1] if known else header.base_sequence
-        if header.base_sequence != expected:
-            return Err.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
-        offset = len(self.values)
-        self.values += [int(record.value or b"") for record in iter_records(records)]
-        self.sizes.append(len(records))
-        known.append((header.base_sequence, header.count, offset))
-        del known[:-REMEMBERED]
-        return Err.NONE, offset
-
-
 class Broker(FakeBroker):
     """A fake that keeps what it takes. `trouble(partition)` may give an error before or after it has written."""
 
     def __init__(self, partitions: int = 1, trouble: Callable[[int], Any] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.add_topic("t", partitions)
-        self.partitions = [Partition() for _ in range(partitions)]
+        self.partitions = [PartitionLog() for _ in range(partitions)]
         self.trouble = trouble or (lambda index: None)
         self.producer_ids = 0
         self.handlers[ApiKey.PRODUCE] = self.produce

@@ -76,7 +76,8 @@ class Transaction:
 
     async def commit(self) -> None:
         """Commit before the end of the block. Raises what has spoilt the transaction."""
-        await self._core.settled()
+        while await self._core.settled():
+            pass  # other tasks go on sending: what was taken while the transaction was open belongs to it
         self._core.check()
         producer = await self._transactions.commit()
         self._is_over = True

@@ -162,6 +162,8 @@ class OpenBatch:
         self, first: int, count: int, base_offset: int, log_append_time_ms: int, error: ClientError | None
     ) -> None:
         """Tell what became of `count` records from `first` on; who waits is told when all of the batch is known."""
+        if self.is_done:
+            return  # it was given up before: what was told then stands
         self._outcomes.append(_Outcome(first, count, base_offset, log_append_time_ms, error))
         self._left -= count
         if self._left > 0:
@@ -214,6 +216,10 @@ class OpenBatch:
             self._watched = set()
         self._watched.add(index)
 
+    def unwatch(self, index: int) -> None:
+        if self._watched is not None:
+            self._watched.discard(index)
+
     def waiter(self) -> "asyncio.Future[None]":
         """Done with the batch. One for each who waits: one of them that is cancelled must not take the others along."""
         future = asyncio.get_running_loop().create_future()
@@ -244,7 +250,11 @@ class Delivery:
         batch = self._batch
         batch.watch(self._index)
         if not batch.is_done:
-            yield from batch.waiter()
+            try:
+                yield from batch.waiter()
+            except BaseException:
+                batch.unwatch(self._index)  # cancelled: a failure to come is not seen here
+                raise
         return self._metadata()
 
     @property

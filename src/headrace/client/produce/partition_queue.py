@@ -237,6 +237,12 @@ class PartitionQueue:
         self.retries -= sum(batch.is_retry for batch in dropped)
         return dropped
 
+    def clear(self) -> None:
+        """The producer has ended: nothing of this is sent any more."""
+        self.open = None
+        self.pending.clear()
+        self.failed.clear()
+
     def rewind(self) -> None:
         """Nothing of the open transaction was sent: use its sequences again, or the broker would find a gap."""
         if not (self.in_flight or self.pending or self.failed):

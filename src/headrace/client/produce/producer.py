@@ -22,11 +22,7 @@ from headrace.client.errors import (
     SecurityFailed,
     err_of,
 )
-from headrace.client.net.cluster import (
-    BACKOFF_S_MAX,
-    BACKOFF_S_MIN,
-    Cluster,
-)
+from headrace.client.net.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, Cluster
 from headrace.client.net.connection import Connection
 from headrace.client.produce import limits
 from headrace.client.produce.answers import Posted
@@ -106,7 +102,6 @@ class ProducerCore:
         self._senders: dict[int, Sender] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._posted: set[Posted] = set()
-        self._refreshing: asyncio.Task[None] | None = None
         self._topics = TopicFinder(cluster)
         self._buffered_bytes = 0
         self._moved = asyncio.Event()
@@ -132,8 +127,6 @@ class ProducerCore:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for posted in [*self._posted]:
-            posted.drop()
 
     # -- for callers
 
@@ -149,6 +142,7 @@ class ProducerCore:
 
     async def room(self) -> None:
         while self._buffered_bytes >= self.buffer_bytes_max and self._failure is None:
+            self.send_open()  # what waits for more records keeps out the very ones it waits for
             await self._movement()
         self.check()
 
@@ -216,12 +210,13 @@ class ProducerCore:
         """Send what is collected without waiting for more."""
         self._lingering.end_all()
 
-    async def settled(self) -> None:
-        """Wait until it is known what became of every record that was appended before."""
+    async def settled(self) -> bool:
+        """Wait until it is known what became of every record that was appended before; whether more came meanwhile."""
         self.send_open()
         for batch in [*self._unfinished]:
             if not batch.is_done:
                 await batch.waiter()
+        return bool(self._unfinished)
 
     # -- transactions
 
@@ -236,12 +231,14 @@ class ProducerCore:
 
     async def abandon(self, error: ClientError) -> None:
         """Send nothing more of what is collected, and wait until all that was sent is answered: an abort is next."""
-        for queue in self._queues.values():
-            if queue.open is not None:
-                self._close_open(queue)
-            for batch in queue.drop_pending():
-                self._resolve(batch, -1, -1, error)
-        await self.settled()
+        is_open = True
+        while is_open:
+            for queue in self._queues.values():
+                if queue.open is not None:
+                    self._close_open(queue)
+                for batch in queue.drop_pending():
+                    self._resolve(batch, -1, -1, error)
+            is_open = await self.settled()
 
     def renew(self, producer: ProducerId) -> None:
         """Go on as another producer, or in another epoch; nothing may be on its way."""
@@ -258,6 +255,7 @@ class ProducerCore:
         return queue
 
     def _open_batch(self, queue: PartitionQueue) -> OpenBatch:
+        self.check()
         now = asyncio.get_running_loop().time()
         batch = OpenBatch(queue.topic, queue.partition, now + self.delivery_timeout_s)
         queue.open, queue.is_due = batch, False
@@ -362,6 +360,7 @@ class ProducerCore:
                 self._unanswered(sender, taken)
                 return
             await connection.writable()
+            self.check()
             self._post(sender, taken, connection)
         except NotKafka as error:
             # It was a broker a moment ago: one that stops or starts hangs up at the first request, too.
@@ -451,12 +450,17 @@ class ProducerCore:
         source = batch.source
         if source is not None and source.is_done:
             self._unfinished.discard(source)
-            if source.unseen_failure is not None and len(self.failed) < limits.FAILED_KEPT_MAX:
-                self.failed.append(source)
+            self._keep_failed(source)
+
+    def _keep_failed(self, source: OpenBatch) -> None:
+        if source.unseen_failure is not None and len(self.failed) < limits.FAILED_KEPT_MAX:
+            self.failed.append(source)
 
     def _refused(self, queue: PartitionQueue, batch: QueuedBatch, error: ClientError) -> None:
         """A batch that was not acknowledged: to be sent again after those before it, or the end."""
         queue.fail(batch, error)
+        if self._failure is not None:
+            return
         transactions = self.transactions
         if not may_retry(batch, error, retries=self.retries, idempotent=self.idempotent, transactions=transactions):
             error = explained(error, f"produce to {queue.name}", batch)
@@ -476,6 +480,8 @@ class ProducerCore:
 
     async def _resume(self, queue: PartitionQueue) -> None:
         """All answers are in. Put what failed back in front, find the leader, and go on."""
+        if self._failure is not None:
+            return
         queue.put_back_failed()
         error = queue.error
         assert queue.recovering and error is not None
@@ -526,7 +532,7 @@ class ProducerCore:
             await asyncio.sleep(queue.pause_s * random.uniform(0.8, 1.2))
             queue.pause_s = min(queue.pause_s * 2, BACKOFF_S_MAX)
             try:
-                await self._refresh()
+                await self._topics.refresh(topic for topic, _ in self._queues)
             except SecurityFailed:
                 raise
             except ClientError as failure:
@@ -550,13 +556,6 @@ class ProducerCore:
             queue.drop(batch)
             self._resolve(batch, -1, -1, error)
         self.cluster.topics.pop(queue.topic, None)
-
-    async def _refresh(self) -> None:
-        """Ask who leads what, once for all queues that wait to know."""
-        if self._refreshing is None or self._refreshing.done():
-            names = {queue.topic for queue in self._queues.values()}
-            self._refreshing = asyncio.ensure_future(self.cluster.refresh(names))
-        await asyncio.shield(self._refreshing)
 
     async def _start_afresh(self, queue: PartitionQueue, error: ClientError) -> None:
         """Number on from 0. In a higher epoch, what may still be under way in the old one comes too late (KIP-360)."""
@@ -583,14 +582,19 @@ class ProducerCore:
             self.end(error)
 
     def end(self, error: BaseException) -> None:
-        """The end of the producer: whoever waits for a record is told why."""
+        """The end of the producer: nothing more is sent, and whoever waits for a record is told why."""
         if self._failure is None:
             self._failure = error
             self._lingering.close()
             reason = error if isinstance(error, ClientError) else ClientError(f"the producer failed: {error!r}")
+            for queue in self._queues.values():
+                queue.clear()
+            for posted in [*self._posted]:
+                posted.drop()
             unfinished, self._unfinished = self._unfinished, set()
             for batch in unfinished:
                 batch.abandon(reason)
+                self._keep_failed(batch)
         self._moved.set()
 
     async def _movement(self) -> None:

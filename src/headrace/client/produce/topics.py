@@ -1,4 +1,4 @@
-"""The partitions of topics that a producer sends to for the first time, asked for in few requests.
+"""The partitions of topics that a producer sends to, and their leaders, asked for in few requests.
 
 Topics that are wanted at the same time are asked for together, as Kafka's clients do. One who wants one after the other
 would wait for an answer each time: after a few in a row, all topics of the cluster are asked for once.
@@ -48,6 +48,7 @@ class TopicFinder:
         self._open: dict[bool, Question] = {}
         """The last in the queue of each kind: they take more names."""
         self._asking: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
         self._in_a_row = 0
         self._last_s = 0.0
         self._listed: dict[str, m.MetadataResponse.MetadataResponseTopic] = {}
@@ -55,8 +56,9 @@ class TopicFinder:
         """Runs while all topics were listed a moment ago."""
 
     def close(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
+        for task in (self._asking, self._refreshing):
+            if task is not None:
+                task.cancel()
         if self._forgetting is not None:
             self._forgetting.cancel()
         self._forget()
@@ -70,6 +72,12 @@ class TopicFinder:
         return await self._cluster.retrying(
             lambda: self._find(topic), can_retry=may_pass, unknown_topic_wait_s=UNKNOWN_TOPIC_WAIT_S
         )
+
+    async def refresh(self, topics: Iterable[str]) -> None:
+        """Look again at who leads what, once for all who wait to know."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._cluster.refresh({*topics}), name="leaders of a producer")
+        await asyncio.shield(self._refreshing)
 
     async def _find(self, topic: str) -> Topic:
         try:
