@@ -69,13 +69,10 @@ class ClassicMember(Membership):
                     request.member_id = self.member_id
                 else:
                     request.members = [kind.MemberIdentity(member_id=self.member_id)]
-                await connection.request(ApiKey.LEAVE_GROUP, request, timeout_s=LEAVE_LIMIT_S)
+                answer = await connection.request(ApiKey.LEAVE_GROUP, request, timeout_s=LEAVE_LIMIT_S)
+                check(answer.error_code, f"member of group {self.group_id!r}")
 
-            try:
-                async with asyncio.timeout(LEAVE_LIMIT_S):
-                    await self._offsets.ask(ask)
-            except (ClientError, TimeoutError):
-                pass
+            await self._tell_that_it_leaves(ask)
         self.member_id, self.generation = "", NO_GENERATION
         self._joins.close()
 

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable
 
 from headrace.client.admin.groups import TopicPartition
-from headrace.client.consume.membership import LEAVE_LIMIT_S, Membership, Subscription
+from headrace.client.consume.membership import Membership, Subscription
 from headrace.client.consume.offsets import EXPELLED, Identity, is_transient
 from headrace.client.errors import ClientError, RequestFailed, check
 from headrace.client.net.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN
@@ -37,6 +37,8 @@ class ConsumerMember(Membership):
         self.member_id = str(uuid.uuid4())
         """Chosen here, so that a lost answer to the first heartbeat leaves no second member behind."""
         self.epoch = JOINING
+        self._may_be_known = False
+        """Whether the coordinator may count on this member, heard or unheard."""
         self._assignor = remote_assignor
         self._said: frozenset[TopicPartition] | None = None
         self._ids: dict[bytes, str] = {}
@@ -61,16 +63,13 @@ class ConsumerMember(Membership):
             self._wake.set()
 
     async def _leave(self) -> None:
-        if self.epoch > JOINING:
+        # Also one that has not heard that it has joined: it would hold partitions until its session is over.
+        if self.epoch >= JOINING and self._may_be_known:
             await self._say_goodbye(LEAVING if self.instance_id is None else LEAVING_FOR_A_WHILE)
 
     async def _say_goodbye(self, epoch: int) -> None:
         self.epoch = epoch
-        try:
-            async with asyncio.timeout(LEAVE_LIMIT_S):
-                await self._offsets.ask(self._beat)
-        except (ClientError, TimeoutError):
-            return
+        await self._tell_that_it_leaves(self._beat)
 
     async def _run(self) -> None:
         pause_s = BACKOFF_S_MIN
@@ -115,6 +114,7 @@ class ConsumerMember(Membership):
         """One heartbeat; returns when the next one is due."""
         request = self._heartbeat()
         said = self._owned
+        self._may_be_known = True
         answer: m.ConsumerGroupHeartbeatResponse = await connection.request(
             ApiKey.CONSUMER_GROUP_HEARTBEAT, request, timeout_s=self._offsets.cluster.request_timeout_s
         )

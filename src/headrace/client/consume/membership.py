@@ -6,13 +6,14 @@ and says `owns(...)` after every step. The talk with the coordinator goes on by 
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from headrace.client.admin.groups import TopicPartition
-from headrace.client.consume.offsets import GroupOffsets, Identity
-from headrace.client.errors import ClientError
-from headrace.client.net.cluster import Cluster, topic_from
+from headrace.client.consume.offsets import GroupOffsets, Identity, is_transient
+from headrace.client.errors import ClientError, RequestFailed
+from headrace.client.net.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, Cluster, topic_from
+from headrace.client.net.connection import Connection
 
 LEAVE_LIMIT_S = 5.0
 
@@ -102,6 +103,27 @@ class Membership:
             self._task = None
         if self.failure is None:
             await self._leave()
+
+    async def _tell_that_it_leaves(self, ask: Callable[[Connection], Awaitable[object]]) -> None:
+        """Wherever the coordinator is now: one that has moved would keep this member's partitions from the others."""
+        pause_s = BACKOFF_S_MIN
+        try:
+            async with asyncio.timeout(LEAVE_LIMIT_S):
+                while not await self._has_told(ask):
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, BACKOFF_S_MAX)
+        except TimeoutError:
+            return
+
+    async def _has_told(self, ask: Callable[[Connection], Awaitable[object]]) -> bool:
+        """False if it is worth another try."""
+        try:
+            await self._offsets.ask(ask)
+        except ClientError as error:
+            # A broker that has no others may be gone for long.
+            is_alone = not isinstance(error, RequestFailed) and len(self._offsets.cluster.brokers) < 2
+            return is_alone or not is_transient(error)
+        return True
 
     async def _run(self) -> None:
         raise NotImplementedError
