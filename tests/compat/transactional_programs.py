@@ -6,12 +6,12 @@ import subprocess
 import confluent_kafka as confluent
 
 from headrace.client.admin.admin import Admin
+from headrace.metadata.features import SAFE_DOWNGRADE, UPGRADE
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from tests.compat.transactional import COMMITTED_OFFSET, WRITTEN, Confluent
 from tests.waiting import eventually
 
-UPGRADE, SAFE_DOWNGRADE = 1, 2
 LIMIT_S = 180
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.client.net.connection import Connection
 from headrace.errors import Err
+from headrace.metadata.features import SAFE_DOWNGRADE, UPGRADE
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.quorum.folder import Layout, format_folders
@@ -18,7 +19,6 @@ from tests.simulation.cluster import CLIENT_PORT, CONTROLLER_PORT
 
 NAMES = ("n1", "n2", "n3")
 VOTERS = ",".join(f"{number}@{name}:{CONTROLLER_PORT}" for number, name in enumerate(NAMES, 1))
-UPGRADE, SAFE_DOWNGRADE = 1, 2
 
 
 async def _started(world: World) -> None:

@@ -284,8 +284,8 @@ def test_one_emptied_replica_at_a_time_loses_nothing_whatever_else_strikes() -> 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_leader_that_finds_a_damaged_segment_lets_another_lead_and_copies_it_anew(size: int) -> None:
-    """FAULTS 4, while it runs. With two replicas, both of which must be in sync, it stays eligible: and yet is not
-    elected before it is whole again."""
+    """With two replicas, both of which must be in sync, it stays eligible, and yet is not elected before it is whole
+    again."""
 
     async def main(world: World) -> None:
         cluster = SimCluster(world, size)

@@ -221,7 +221,7 @@ async def committed_by_now(cluster: Apart, group: str, at: str) -> int:
 
 
 def test_groups_are_coordinated_by_whoever_leads_and_move_with_leadership() -> None:
-    """FAULTS 28: the coordinator dies; what was committed is known to the next."""
+    """The coordinator dies; what was committed is known to the next."""
 
     async def main(cluster: Apart) -> None:
         await cluster.create("t", [1, 2, 3])
@@ -282,7 +282,7 @@ def test_a_frozen_broker_is_replaced_after_its_session_and_comes_back() -> None:
 
 
 def test_a_stop_moves_leadership_before_anything_is_closed() -> None:
-    """FAULTS 22: whoever speaks to the broker meanwhile is told where to go, not cut off."""
+    """Whoever speaks to the broker meanwhile is told where to go, not cut off."""
 
     async def main(cluster: Apart) -> None:
         await cluster.create("t", [1, 2, 3], [1, 3, 2])
@@ -304,8 +304,6 @@ def test_a_stop_moves_leadership_before_anything_is_closed() -> None:
 
 
 def test_brokers_outlast_a_restart_of_their_only_controller() -> None:
-    """FAULTS 18."""
-
     async def main(cluster: Apart) -> None:
         await cluster.create("t", [1, 2, 3])
         epochs = {broker.id: broker.epoch for broker in cluster.image.brokers.values()}

@@ -14,7 +14,6 @@ from tests.simulation.quorum_nodes import CLUSTER, QuorumCluster, ask, voter
 
 
 def test_a_wiped_disk_has_no_vote_until_it_is_added_again() -> None:
-    """FAULTS 10."""
     with World(10) as world:
         cluster = QuorumCluster(world, [1, 2, 3])
 

@@ -110,7 +110,7 @@ def test_fencing_moves_leadership_within_the_isr() -> None:
 
 
 def test_the_last_in_sync_replica_keeps_its_place() -> None:
-    """FAULTS 21: unavailable rather than wrong."""
+    """Unavailable rather than wrong."""
     cluster = Cluster(2)
     cluster.answer(create(new_topic("t", -1, -1, (), [(0, [1, 2])])))
     cluster.commit(cluster.controller.fence_broker(cluster.image, 2))
@@ -123,7 +123,6 @@ def test_the_last_in_sync_replica_keeps_its_place() -> None:
 
 
 def test_unclean_election_only_when_asked_and_then_reported() -> None:
-    """FAULTS 21."""
     cluster = Cluster(2)
     unclean = [("unclean.leader.election.enable", "true")]
     cluster.answer(create(new_topic("t", -1, -1, unclean, [(0, [1, 2])])))

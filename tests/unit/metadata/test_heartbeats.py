@@ -78,7 +78,6 @@ def test_another_incarnation_is_not_listened_to(epoch: int) -> None:
 
 
 def test_a_lost_log_dir_moves_only_the_partitions_in_it() -> None:
-    """FAULTS 7."""
     cluster = Cluster(2)
     one, two = DIRECTORY[:15] + b"\xa1", DIRECTORY[:15] + b"\xa2"
     cluster.register(3, log_dirs=[one, two])
@@ -144,7 +143,7 @@ def test_a_broker_that_wants_no_new_replicas_gets_none() -> None:
 
 
 def test_eligible_leaders_are_kept_while_the_isr_is_below_its_minimum() -> None:
-    """FAULTS 21, KIP-966: the last in sync may die; who left before it with everything committed may lead."""
+    """KIP-966: the last in sync may die; who left before it with everything committed may lead."""
     cluster = Cluster(3)
     cluster.commit([(m.FeatureLevelRecord(name=ELR_VERSION, feature_level=1), 0)])
     cluster.answer(create(new_topic("t", -1, -1, [("min.insync.replicas", "2")], [(0, [1, 2, 3])])))

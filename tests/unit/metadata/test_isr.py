@@ -33,7 +33,6 @@ def test_a_follower_that_has_caught_up_joins(version: int) -> None:
 
 
 def test_a_slow_follower_leaves_without_a_new_leader_epoch() -> None:
-    """FAULTS 13."""
     cluster = cluster_of_three()
     epoch = the_partition(cluster).leader_epoch
     assert alter(cluster, [1]).isr == [1]

@@ -88,7 +88,7 @@ def test_change_equals_kafkas(case: dict[str, Any]) -> None:
 
 
 def test_last_replica_lost_uncleanly_is_not_elected_cleanly() -> None:
-    """FAULTS 21: with eligible leader replicas the loss is reported as a recovery, not hidden."""
+    """With eligible leader replicas the loss is reported as a recovery, not hidden."""
     partition = Partition((1,), (), NO_LEADER, 3, 3, (directory(1),), elr=(), last_known_elr=(1,))
     rules = Rules(30, True, 1, lambda r: True, lambda r: bytes(16))
     got = change(partition, TOPIC_ID, 0, Wanted.of(partition), rules)

@@ -213,7 +213,6 @@ def test_balancing_stops_at_its_limit() -> None:
 
 
 def test_partitions_without_a_leader_get_an_unclean_one_only_where_their_topic_says_so() -> None:
-    """FAULTS 21."""
     cluster = cluster_of_four()
     for broker in (2, 1):
         cluster.commit(cluster.controller.fence_broker(cluster.image, broker))

@@ -63,7 +63,7 @@ def test_first_start_formats_and_the_second_finds_it() -> None:
 
 
 def test_a_member_of_a_cluster_is_never_formatted_implicitly() -> None:
-    """FAULTS 10: an empty folder may be a disk that was lost."""
+    """An empty folder may be a disk that was lost."""
     disk = MemoryDisk()
     with pytest.raises(QuorumError, match="not formatted"):
         opened(disk, standalone=False)
@@ -134,7 +134,7 @@ def test_two_copies_of_one_log_dir_are_refused() -> None:
 
 
 def test_formatting_cut_short_anywhere_can_be_repeated() -> None:
-    """FAULTS 11: after a power cut at any step the folder is either formatted or formatted anew."""
+    """After a power cut at any step the folder is either formatted or formatted anew."""
     for operations in range(1, 200):
         disk = MemoryDisk()
         disk.cut_after(operations)

@@ -192,8 +192,6 @@ def test_concurrent_writes_share_a_sync_and_commit_in_order() -> None:
 
 
 def test_disk_full_refuses_and_changes_nothing() -> None:
-    """FAULTS 6."""
-
     async def main() -> None:
         disk = MemoryDisk()
         node = await Node(disk).start()
@@ -210,8 +208,6 @@ def test_disk_full_refuses_and_changes_nothing() -> None:
 
 
 def test_a_failed_sync_is_final() -> None:
-    """FAULTS 8."""
-
     async def main() -> None:
         disk = MemoryDisk()
         node = await Node(disk).start()
@@ -283,7 +279,7 @@ def cut_one_life(step: int, mode: CrashMode, random: Random) -> bool:
 
 @pytest.mark.parametrize("mode", list(CrashMode))
 def test_a_power_cut_at_any_step_loses_nothing_acknowledged(mode: CrashMode) -> None:
-    """FAULTS 2, 9, 11, 19: what was answered is there; epochs never repeat; the folder always opens."""
+    """What was answered is there; epochs never repeat; the folder always opens."""
     random = Random(mode.value)
     step = 1
     while not cut_one_life(step, mode, random):
@@ -308,7 +304,6 @@ def stopped_disk(options: KraftOptions | None = None) -> MemoryDisk:
 
 
 def test_a_torn_tail_at_every_byte_is_cut_off() -> None:
-    """FAULTS 2."""
     disk = stopped_disk()
     whole = disk.read_bytes(LOG)
     offset = Node(disk).quorum.log.end_offset
@@ -321,7 +316,7 @@ def test_a_torn_tail_at_every_byte_is_cut_off() -> None:
 
 
 def test_a_flipped_bit_in_the_log_is_refused_and_nothing_is_touched() -> None:
-    """FAULTS 3: cutting the log there would take back what was committed."""
+    """Cutting the log there would take back what was committed."""
     disk = stopped_disk()
     size = disk.size(LOG)
     for position in range(0, size - 700, 97):
@@ -335,7 +330,6 @@ def test_a_flipped_bit_in_the_log_is_refused_and_nothing_is_touched() -> None:
 
 
 def test_a_corrupt_snapshot_is_refused_and_nothing_is_deleted() -> None:
-    """FAULTS 20."""
     disk = stopped_disk(KraftOptions(limits=LIMITS))
     latest = f"{METADATA}/{list_snapshots(disk, METADATA)[-1].file_name}"
     size = disk.size(latest)
@@ -377,7 +371,7 @@ def test_a_newer_log_is_refused() -> None:
 
 
 def test_a_foreign_disk_has_no_vote() -> None:
-    """FAULTS 10: another directory.id than the voters' is not the disk that voted."""
+    """Another directory.id than the voters' is not the disk that voted."""
     disk = stopped_disk()
     node = Node(disk)
     other = node.identity._replace(directory_ids={DATA: bytes(15) + b"\x99"})

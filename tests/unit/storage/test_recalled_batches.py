@@ -1,5 +1,4 @@
-"""A producer that got no answers sends up to five batches again: each is known again, whatever came between (FAULTS
-24)."""
+"""A producer that got no answers sends up to five batches again: each is known again, whatever came between."""
 
 import pytest
 

@@ -100,7 +100,7 @@ def test_registrations_are_refused_for_a_reason() -> None:
 
 
 def test_silence_ends_a_session() -> None:
-    """FAULTS 14, 15: a machine that is there and says nothing."""
+    """A machine that is there and says nothing."""
 
     async def main(node: Node) -> None:
         two = Stranger(node, 2)
@@ -120,7 +120,7 @@ def test_silence_ends_a_session() -> None:
 
 
 def test_one_that_could_not_be_fenced_is_fenced_later() -> None:
-    """FAULTS 6: the controller's disk is full when a broker falls silent, and has room again some time later."""
+    """The controller's disk is full when a broker falls silent, and has room again some time later."""
 
     async def main(node: Node) -> None:
         two = Stranger(node, 2)
@@ -140,7 +140,7 @@ def test_one_that_could_not_be_fenced_is_fenced_later() -> None:
 
 
 def test_a_dead_process_is_fenced_at_once() -> None:
-    """FAULTS 1: the socket closes and nobody listens."""
+    """The socket closes and nobody listens."""
 
     async def main(node: Node) -> None:
         node.world.node("b2")  # the machine is there, the process is not
@@ -196,8 +196,6 @@ def test_the_same_incarnation_may_register_again() -> None:
 
 
 def test_a_restarted_controller_finds_who_died_meanwhile() -> None:
-    """FAULTS 18."""
-
     async def main(node: Node) -> None:
         two, three = Stranger(node, 2), Stranger(node, 3, host="b3")
         await two.listen()
@@ -215,8 +213,6 @@ def test_a_restarted_controller_finds_who_died_meanwhile() -> None:
 
 
 def test_a_controller_that_stood_still_blames_nobody() -> None:
-    """FAULTS 32."""
-
     async def main(node: Node) -> None:
         two = Stranger(node, 2)
         await two.listen()
@@ -231,8 +227,6 @@ def test_a_controller_that_stood_still_blames_nobody() -> None:
 
 
 def test_an_unclean_election_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """FAULTS 21."""
-
     async def main(node: Node) -> None:
         node.world.node("b2")
         two = await Stranger(node, 2).join()

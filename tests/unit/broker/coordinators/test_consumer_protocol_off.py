@@ -3,11 +3,12 @@
 from typing import Any
 
 from headrace.errors import Err
+from headrace.metadata.features import SAFE_DOWNGRADE, UPGRADE
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from tests.unit.broker.controlled import Node, in_world
 
-SAFE_DOWNGRADE, UPGRADE = 2, 1
+REFUSED = (Err.UNSUPPORTED_VERSION, Err.UNSUPPORTED_VERSION)
 
 
 async def errors(node: Node) -> tuple[int, int]:
@@ -36,9 +37,6 @@ async def finalize(node: Node, level: int, how: int) -> None:
     answer = await client.request(ApiKey.UPDATE_FEATURES, m.UpdateFeaturesRequest(feature_updates=[update]))
     client.close()
     assert answer.error_code == 0, answer
-
-
-REFUSED = (Err.UNSUPPORTED_VERSION, Err.UNSUPPORTED_VERSION)
 
 
 def test_the_option_switches_it_off() -> None:

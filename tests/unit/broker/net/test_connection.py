@@ -9,9 +9,7 @@ import pytest
 from headrace.broker.net import connection as subject
 from headrace.broker.net.connection import NEXT, TURN_FRAMES, State
 from headrace.broker.net.limits import ConnectionLimits
-from headrace.broker.net.receive_buffer import (
-    BUFFER_BYTES,
-)
+from headrace.broker.net.receive_buffer import BUFFER_BYTES
 from headrace.errors import Err, KafkaError
 from headrace.protocol.primitives import ProtocolError
 from tests.unit.broker.fakes import (

@@ -15,12 +15,7 @@ from headrace.broker.net.receive_buffer import (
     BUFFER_BYTES_KEPT,
     MAPPED_STEP_BYTES,
 )
-from tests.unit.broker.fakes import (
-    FakeLoop,
-    Peer,
-    answer_to,
-    frame,
-)
+from tests.unit.broker.fakes import FakeLoop, Peer, answer_to, frame
 
 # ---- memory
 

@@ -16,7 +16,7 @@ from tests.unit.broker.sim import fetch
 
 
 def test_an_answer_of_the_controller_that_never_comes() -> None:
-    """FAULTS 18: the change may be done or not; until the metadata says so, both are respected."""
+    """The change may be done or not; until the metadata says so, both are respected."""
 
     async def scenario(brokers: Brokers) -> None:
         dictator = brokers.dictator
@@ -272,7 +272,7 @@ def test_the_only_replica_of_an_emptied_disk_is_offline() -> None:
 
 
 def test_a_leader_that_stood_still_does_not_blame_its_followers() -> None:
-    """FAULTS 32: after a pause it has heard nobody for a while."""
+    """After a pause it has heard nobody for a while."""
 
     async def scenario(brokers: Brokers) -> None:
         brokers.dictator.create([1, 2, 3])

@@ -82,7 +82,7 @@ def test_whoever_waits_goes_on_waiting_when_only_the_epoch_changes() -> None:
 
 
 def test_a_deposed_leader_that_hears_nothing_commits_nothing() -> None:
-    """FAULTS 14: stopped past its timeout, then continued."""
+    """Stopped past its timeout, then continued."""
 
     async def scenario(brokers: Brokers) -> None:
         dictator = brokers.dictator

@@ -14,8 +14,6 @@ from tests.unit.broker.sim import records
 
 
 def test_a_wiped_disk_copies_everything_and_is_out_of_the_isr_until_then() -> None:
-    """FAULTS 10."""
-
     async def scenario(brokers: Brokers) -> None:
         brokers.dictator.create([1, 2, 3])
         for _ in range(5):
@@ -97,7 +95,7 @@ def test_damaged_bytes_from_a_leader_are_refused_and_asked_for_again() -> None:
 
 
 def test_a_damaged_segment_of_a_follower_is_copied_again() -> None:
-    """FAULTS 4: set aside, copied anew, and out of the ISR before anything is dropped."""
+    """Set aside, copied anew, and out of the ISR before anything is dropped."""
 
     async def scenario(brokers: Brokers) -> None:
         brokers.dictator.create([1, 2, 3])
@@ -145,7 +143,7 @@ def find(brokers: Brokers, node_id: int, base_offset: int) -> None:
 
 
 def test_a_damaged_segment_is_repaired_in_place_and_the_rest_of_the_log_stays() -> None:
-    """FAULTS 34: out of the ISR while something is missing, and only what is missing is fetched."""
+    """Out of the ISR while something is missing, and only what is missing is fetched."""
 
     async def scenario(brokers: Brokers) -> None:
         brokers.dictator.create([1, 2, 3])
@@ -261,7 +259,7 @@ def header_size(data: bytes, position: int) -> int:
 
 @pytest.mark.parametrize("who", [1, 3])
 def test_a_failed_fsync_takes_the_replica_out(who: int) -> None:
-    """FAULTS 8: never taken for a success; the others go on."""
+    """Never taken for a success; the others go on."""
 
     async def scenario(brokers: Brokers) -> None:
         brokers.dictator.create([1, 2, 3])
@@ -287,7 +285,7 @@ def test_a_failed_fsync_takes_the_replica_out(who: int) -> None:
 
 @pytest.mark.parametrize("who", [1, 2])
 def test_a_replica_there_was_no_room_for_is_created_when_there_is(who: int) -> None:
-    """FAULTS 6: nobody changes the partition meanwhile, so the metadata does not speak of it again."""
+    """Nobody changes the partition meanwhile, so the metadata does not speak of it again."""
 
     async def scenario(brokers: Brokers) -> None:
         disk = brokers.node(who).disk
@@ -304,7 +302,7 @@ def test_a_replica_there_was_no_room_for_is_created_when_there_is(who: int) -> N
 
 
 def test_what_was_sent_of_a_log_that_is_cut_is_not_mixed_with_what_replaces_it() -> None:
-    """FAULTS 23: a Fetch answer is half sent when the leader is deposed and its log cut and rewritten."""
+    """A Fetch answer is half sent when the leader is deposed and its log cut and rewritten."""
 
     async def scenario(brokers: Brokers) -> None:
         dictator = brokers.dictator
@@ -329,8 +327,6 @@ def test_what_was_sent_of_a_log_that_is_cut_is_not_mixed_with_what_replaces_it()
 
 
 def test_resets_and_slow_networks_harm_nothing() -> None:
-    """FAULTS 17."""
-
     async def scenario(brokers: Brokers) -> None:
         brokers.dictator.create([1, 2, 3], 3)
         for turn in range(40):
