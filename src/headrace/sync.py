@@ -23,7 +23,7 @@ from headrace.client.api.options import ConsumerOptions, ProducerOptions
 from headrace.client.api.producer import HeadersLike, Producer as AsyncProducer
 from headrace.client.api.transaction import Transaction as AsyncTransaction
 from headrace.client.api.types import Batch, Record
-from headrace.client.consume.consumer import Handed
+from headrace.client.consume.places import Handed
 from headrace.client.errors import ClientError, RequestTimedOut
 from headrace.client.net.background import LoopThread
 from headrace.client.produce.deliveries import Delivery as AsyncDelivery, RecordMetadata

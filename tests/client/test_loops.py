@@ -71,7 +71,7 @@ def test_what_was_given_back_is_deserialized_once(broker: TestBroker) -> None:
                 if len(found) == COUNT:
                     break
                 assert consumer._core is not None
-                consumer._core._be_told()
+                consumer._core.note_news()
             assert found == [{"n": n} for n in range(COUNT)]
 
     run(broker, work)

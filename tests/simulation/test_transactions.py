@@ -12,12 +12,13 @@ import pytest
 
 from headrace.broker.replicas.partition import Partition
 from headrace.broker.transactions.marker_writer import MarkerWriter
-from headrace.broker.transactions.membership import Ability, Errors, Membership
+from headrace.broker.transactions.membership import Ability, Membership
 from headrace.client.errors import ClientError
 from headrace.client.net.cluster import Cluster
 from headrace.coordinator.outcome import Record
 from headrace.coordinator.transactions.shard import TransactionShard
-from headrace.coordinator.transactions.transaction import TransactionState
+from headrace.coordinator.transactions.transaction import Errors, TransactionState
+from headrace.metadata.features import SAFE_DOWNGRADE, UPGRADE
 from headrace.protocol import messages as m
 from headrace.protocol.api import ApiKey
 from headrace.replication.producer import BatchMark
@@ -33,7 +34,6 @@ from tests.simulation.harness import seeds_within
 from tests.waiting import until
 
 TIME_BOX_S = 5.0
-UPGRADE, SAFE_DOWNGRADE = 1, 2
 KINDS = (*STRIKES, "late requests", "late requests", "late link", "dying words", "reset")
 SETTINGS = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}
 

@@ -224,9 +224,7 @@ class SystemRuntime:
         return server, listener.getsockname()[1]
 
     def keep_memory(self) -> None:
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
+        keep_memory()
         gc.enable()
 
     def close(self) -> None:
@@ -237,6 +235,12 @@ class SystemRuntime:
         self._sync_threads.shutdown(wait=True)
         self._threads.shutdown(wait=True, cancel_futures=True)
         self._waiting.shutdown(wait=True, cancel_futures=True)
+
+
+def keep_memory() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _bound(host: str, port: int, options: SocketOptions) -> socket.socket:

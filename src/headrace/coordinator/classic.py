@@ -125,7 +125,7 @@ class ClassicGroups:
         size_max = self.state.config.group_max_size
         member = group.members.get(member_id)
         if group.state is State.PREPARING:
-            # Counts who has joined this round, so that a group above its size shrinks to it by who comes first.
+            # Counts who has joined this round, so that a group above its size shrinks to it: those who come first stay.
             return (member is not None and member.awaiting_join is not None) or group.awaiting_join_count < size_max
         if group.state in (State.COMPLETING, State.STABLE):
             return member is not None or len(group.members) < size_max

@@ -56,7 +56,7 @@ def _roomy(status: Status, width: int, height: int) -> Layout:
     layout["middle"].split_row(Layout(pipeline, ratio=3), Layout(windows, ratio=2))
     if charts:
         layout["charts"].split_row(*(Layout(part) for part in _charts(status, width // 3, charts)))
-    # What is to be typed elsewhere is whole; what happened wraps.
+    # Hints are copied to another terminal, so they are whole; notes wrap.
     hint_width = min(max(map(len, hints(status.bootstrap))) + BORDERS, width * 2 // 3)
     notes = _notes(status, width - hint_width, spare - charts)
     layout["bottom"].split_row(Layout(notes), Layout(_hints(status), size=hint_width))

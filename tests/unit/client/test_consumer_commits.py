@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from headrace.client.api.tables import read_tables
-from headrace.client.consume.consumer import ConsumerCore, Handed
+from headrace.client.consume.consumer import ConsumerCore
 from headrace.client.consume.fetcher import FetchOptions
 from headrace.client.consume.membership import Membership, Subscription
 from headrace.client.consume.offsets import GroupOffsets
-from headrace.client.consume.places import Chunk, Place, Start
+from headrace.client.consume.places import Chunk, Handed, Place, Start
 from headrace.client.consume.records import Record
 from headrace.client.consume.resets import read_reset
 from headrace.client.errors import RequestFailed
@@ -147,7 +147,7 @@ def test_a_member_that_is_expelled_while_it_asks_where_to_begin_joins_again() ->
     other = ("t", 1)
 
     async def work(core: ConsumerCore, place: Place, offsets: Offsets) -> None:
-        member = Membership(Subscription(core.cluster, core.cluster, "g", on_change=core._be_told))
+        member = Membership(Subscription(core.cluster, core.cluster, "g", on_change=core.note_news))
         held: list[frozenset[tuple[str, int]]] = []
         member.owns = lambda partitions: held.append(frozenset(partitions))  # type: ignore[method-assign]
         member.topic_ids["t"] = bytes(16)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headrace.client.consume.consumer import ConsumerCore, Handed
+from headrace.client.consume.consumer import ConsumerCore
 from headrace.client.consume.epochs import RUNS_MAX, FetchedEpochs
 from headrace.client.consume.fetcher import Fetcher, FetchOptions
 from headrace.client.consume.offsets import GroupOffsets
-from headrace.client.consume.places import Chunk, Place
+from headrace.client.consume.places import Chunk, Handed, Place
 from headrace.client.consume.records import Record
 from headrace.client.consume.resets import read_reset
 from headrace.client.consume.sessions import Wanted

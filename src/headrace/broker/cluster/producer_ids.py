@@ -50,8 +50,7 @@ class ProducerIds:
         return self._next - 1
 
     async def _ask(self) -> None:
-        """Nobody else may: a broker that has just begun to coordinate has no block, and need not get one by another
-        producer's first request."""
+        """A broker that has just begun to coordinate has no block, and no new producer may ever come and fetch one."""
         try:
             await self.ready()
         except KafkaError as error:

@@ -38,14 +38,11 @@ def transactions_topic(config: BrokerConfig, image: Image) -> m.CreateTopicsRequ
     in_sync: int = config["transaction.state.log.min.isr"]
     if "transaction.state.log.min.isr" not in config.raw:
         in_sync = min(in_sync, factor)
-    partitions: int = config["transaction.state.log.num.partitions"]
-    if "transaction.state.log.num.partitions" not in config.raw:
-        # Each shard is a file that is synced by itself: over Kafka's fifty, transactions that begin and end at the same
-        # time share no sync. Half of what they cost a broker would be that.
-        partitions = min(partitions, _alive(image))
     return _topic(
         TRANSACTIONS_TOPIC,
-        partitions,
+        # Each shard is a file that is synced by itself. Over Kafka's fifty, transactions that begin or end together
+        # would share no sync, and syncs would be half of what they cost a broker.
+        _at_most_alive(config, image, "transaction.state.log.num.partitions"),
         factor,
         {
             "cleanup.policy": "compact",
@@ -58,15 +55,17 @@ def transactions_topic(config: BrokerConfig, image: Image) -> m.CreateTopicsRequ
 
 
 def _factor(config: BrokerConfig, image: Image, option: str) -> int:
-    factor: int = config[option]
-    if option not in config.raw:
-        # Kafka's default of three would leave a cluster of one without coordinators until it is configured.
-        factor = min(factor, _alive(image))
-    return factor
+    # Kafka's default of three would leave a cluster of one without coordinators until it is configured.
+    return _at_most_alive(config, image, option)
 
 
-def _alive(image: Image) -> int:
-    return max(1, sum(1 for node in image.brokers.values() if not node.fenced))
+def _at_most_alive(config: BrokerConfig, image: Image, option: str) -> int:
+    """The option as it is set; or else Kafka's default, but not more than there are brokers."""
+    value: int = config[option]
+    if option in config.raw:
+        return value
+    alive = sum(1 for node in image.brokers.values() if not node.fenced)
+    return max(1, min(value, alive))
 
 
 def _topic(

@@ -9,15 +9,13 @@ from headrace.broker.coordinators.transactions import TransactionCoordinator
 from headrace.broker.metadata_cache import MetadataCache
 from headrace.coordinator.shard_requests import LOG_ERRORS
 from headrace.coordinator.transactions.shard import LEADER_WAIT_MS, WAIT_MS
-from headrace.coordinator.transactions.transaction import TopicPartition
+from headrace.coordinator.transactions.transaction import Errors, TopicPartition
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 
 FENCED_SINCE, BATCHED_SINCE, BUMP_SINCE = 2, 4, 5
 """Versions from which it knows PRODUCER_FENCED, asks about several transactions, and comes for version 2."""
 V2 = 2
-
-Errors = dict[TopicPartition, Err]
 
 
 class TransactionPartitions:

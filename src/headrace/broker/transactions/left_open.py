@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from headrace.broker.replicas.partition import Partition
-from headrace.broker.transactions.markers import Here
+from headrace.broker.transactions.markers import LocalWriter
 from headrace.coordinator.transactions.left_open import verdict
 from headrace.coordinator.transactions.shard import Markers
-from headrace.coordinator.transactions.transaction import EPOCH_BUMP_FROM, TopicPartition
-from headrace.errors import Err, KafkaError
+from headrace.coordinator.transactions.transaction import EPOCH_BUMP_FROM, Errors
+from headrace.errors import KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.private_fields.left_open import PLACES_MAX, Known, Place, Standing, answer_in, question_tag
 from headrace.replication.producers import ProducerView
@@ -88,13 +88,13 @@ class LeftOpen:
         node_id: int,
         coordinator: Coordinator,
         ask: Ask,
-        here: Here,
+        local: LocalWriter,
         spawn: Callable[[Coroutine[Any, Any, Any]], Any],
     ) -> None:
         self._node_id = node_id
         self._coordinator = coordinator
         self._ask = ask
-        self._here = here
+        self._local = local
         self._spawn = spawn
         self._open: list[_Open] = []
         self._is_looking = False
@@ -156,7 +156,7 @@ class LeftOpen:
             partition, producer.producer_id, producer.current_txn_start_offset, "committed" if committed else "aborted",
         )  # fmt: skip
         place = partition.topic, partition.index
-        self._here.write_here(
+        self._local.write_here(
             Markers(
                 "", producer.producer_id, producer.producer_epoch + committed, committed, frozenset((place,)),
                 EPOCH_BUMP_FROM if committed else 0,
@@ -167,7 +167,7 @@ class LeftOpen:
         )  # fmt: skip
 
 
-def _tell(partition: Partition, errors: dict[TopicPartition, Err]) -> None:
+def _tell(partition: Partition, errors: Errors) -> None:
     for error in errors.values():
         if error:
             logger.warning("%s: a transaction left open is not ended yet: %s", partition, error.name)

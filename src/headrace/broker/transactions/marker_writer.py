@@ -9,7 +9,7 @@ from headrace.broker.net.waiters import Bucket
 from headrace.broker.replicas.partition import Partition
 from headrace.broker.replicas.transactional import append_marker
 from headrace.coordinator.transactions.shard import Markers
-from headrace.coordinator.transactions.transaction import TopicPartition
+from headrace.coordinator.transactions.transaction import Errors, TopicPartition
 from headrace.errors import Err, KafkaError
 from headrace.metadata.names import OFFSETS_TOPIC
 from headrace.protocol import messages as m
@@ -17,7 +17,6 @@ from headrace.protocol.private_fields.marker_origin import UNKNOWN, decision_in,
 from headrace.records.control import Marker
 from headrace.replication.producer import MarkerMark
 
-Errors = dict[TopicPartition, Err]
 Results = dict[int, Errors]
 """By producer, as Kafka answers."""
 

@@ -21,7 +21,7 @@ from headrace.broker.transactions.calls import BatchedCalls
 from headrace.client.errors import err_of
 from headrace.coordinator.transactions.records import by_topic
 from headrace.coordinator.transactions.shard import Markers
-from headrace.coordinator.transactions.transaction import TopicPartition
+from headrace.coordinator.transactions.transaction import Errors, TopicPartition
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.private_fields.marker_origin import decision_tag, leader_epochs_tag
@@ -76,11 +76,8 @@ class _Told(NamedTuple):
     partitions: frozenset[TopicPartition]
 
 
-Errors = dict[TopicPartition, Err]
-
-
-class Here(Protocol):
-    """This broker's own partitions."""
+class LocalWriter(Protocol):
+    """Writes to the partitions that this broker leads."""
 
     def write_here(
         self,
@@ -104,7 +101,7 @@ class MarkerSender:
         self,
         node_id: int,
         leaders: Leaders,
-        here: Here,
+        local: LocalWriter,
         write: Write,
         spawn: Callable[[Coroutine[Any, Any, Any]], Any],
         loop: AbstractEventLoop,
@@ -112,7 +109,7 @@ class MarkerSender:
     ) -> None:
         self._node_id = node_id
         self._leaders = leaders
-        self._here = here
+        self._local = local
         self._write = write
         self._loop = loop
         self._perf_counter = perf_counter
@@ -163,7 +160,7 @@ class MarkerSender:
             told = own[0]  # as long as it is there, whoever adds another knows that this goes on
             try:
                 if told.decision.is_served:
-                    self._here.write_here(
+                    self._local.write_here(
                         told.markers, told.decision.coordinator_epoch, told.partitions, partial(self._take, told)
                     )
             except Exception:

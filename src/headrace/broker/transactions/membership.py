@@ -16,13 +16,11 @@ from typing import Any, NamedTuple
 from headrace.broker.transactions.calls import BatchedCalls
 from headrace.client.errors import err_of
 from headrace.coordinator.transactions.records import by_topic
-from headrace.coordinator.transactions.transaction import TopicPartition
+from headrace.coordinator.transactions.transaction import Errors, TopicPartition
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 
 logger = logging.getLogger("headrace.transactions")
-
-Errors = dict[TopicPartition, Err]
 
 
 class Ability(Enum):
@@ -50,10 +48,7 @@ class _Question(NamedTuple):
     answer: "asyncio.Future[Errors]"
 
 
-Here = Callable[
-    [str, int, int, Iterable[TopicPartition], bool, Callable[[Errors], None]],
-    Errors | None,
-]
+AskHere = Callable[[str, int, int, Iterable[TopicPartition], bool, Callable[[Errors], None]], Errors | None]
 """Asks this broker's own coordinator: (transactional id, producer id, epoch, partitions, whether to add them, whom to
 tell). What it says of each partition; None: that is told later."""
 Ask = Callable[[int, m.AddPartitionsToTxnRequest], Awaitable[m.AddPartitionsToTxnResponse]]
@@ -67,13 +62,13 @@ class Membership:
         self,
         node_id: int,
         coordinator_of: Callable[[str], int],
-        here: Here,
+        ask_here: AskHere,
         ask: Ask,
         spawn: Callable[[Coroutine[Any, Any, Any]], Any],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._node_id = node_id
-        self._here = here
+        self._ask_here = ask_here
         self._coordinator_of = coordinator_of
         """The broker that coordinates a transactional id, or -1."""
         self._ask = ask
@@ -101,7 +96,7 @@ class Membership:
                 if not answer.done():
                     answer.set_result(errors)
 
-            found = self._here(transactional_id, producer_id, epoch, wanted, adds, tell)
+            found = self._ask_here(transactional_id, producer_id, epoch, wanted, adds, tell)
             return _refused(await answer if found is None else found, ability)
         self._calls.add(coordinator, _Question(transactional_id, producer_id, epoch, wanted, ability, answer))
         return await answer

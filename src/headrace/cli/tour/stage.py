@@ -31,7 +31,7 @@ SETTINGS = {
     # Members of a group are seen to share partitions at once, and not after five seconds.
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.heartbeat.interval.ms": "500",
-    # A frozen broker is behind, as by congestion, and not lost. One whose process died is noticed at once all the same.
+    # A frozen broker counts as slow, not as lost. A process that dies is noticed at once all the same.
     "broker.session.timeout.ms": "60000",
 }
 PATIENCE_S = 60.0

@@ -1,5 +1,7 @@
-"""What callers of a consumer give it, checked: each thing that makes no sense is refused in words."""
+"""What callers give producers and consumers, and on which event loop they call: what makes no sense is refused in
+words."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -8,6 +10,16 @@ from headrace.client.api.types import Batch, Record
 from headrace.client.errors import ClientError
 
 Partition = tuple[str, int]
+
+
+def check_loop(loop: asyncio.AbstractEventLoop | None, what: str) -> None:
+    """A client that has started belongs to the event loop that it started on: used on another, by another thread or a
+    later `asyncio.run`, it would wait for ever. Raises ClientError."""
+    if loop is not None and asyncio.get_running_loop() is not loop:
+        raise ClientError(
+            f"the {what} was started on another event loop: make one for each loop, or use headrace.sync, whose "
+            "clients any thread may call"
+        )
 
 
 def topic_names(topics: tuple[Any, ...]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any, Self, Unpack
 from headrace.client.admin.admin import EARLIEST, LATEST, Admin
 from headrace.client.api.arguments import (
     Partition,
+    check_loop,
     check_offset,
     check_partitions,
     offsets_to_commit,
@@ -27,16 +28,16 @@ from headrace.client.api.options import (
     ConsumerOptions,
     ConsumerSettings,
     OptionRefused,
-    check_loop,
 )
 from headrace.client.api.serializers import Decode, SerializationFailed, decoder_of
 from headrace.client.api.types import Batch, GroupMetadata, PartitionLag, Record, TopicPartition
 from headrace.client.consume.classic_member import ClassicMember
-from headrace.client.consume.consumer import ConsumerCore, Handed, Listeners
+from headrace.client.consume.consumer import ConsumerCore, Listeners
 from headrace.client.consume.fetcher import FetchOptions
 from headrace.client.consume.member import ConsumerMember
 from headrace.client.consume.membership import Membership, Subscription, compile_pattern
 from headrace.client.consume.offsets import GroupOffsets, Identity
+from headrace.client.consume.places import Handed
 from headrace.client.consume.resets import read_reset
 from headrace.client.errors import ClientError, NotReady
 from headrace.client.net.cluster import Cluster
@@ -164,7 +165,7 @@ class Consumer:
             cluster,
             line,
             group,
-            core._be_told,
+            core.note_news,
             self.topics,
             settings.pattern,
             settings.instance_id,
@@ -463,7 +464,7 @@ class Consumer:
         core = self._running()
         for at in self._these(partitions):
             core.fetcher.pause(core.place(at))
-        core._be_told()
+        core.note_news()
 
     def resume(self, *partitions: Partition) -> None:
         """Go on with these partitions, or with all."""
@@ -472,7 +473,7 @@ class Consumer:
         for place in [core.place(at) for at in self._these(partitions)]:
             core.fetcher.resume(place)
         core.fetcher.launch()
-        core._news.set()
+        core.wake()
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions of which nothing is handed out at the moment."""

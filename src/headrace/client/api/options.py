@@ -1,10 +1,8 @@
 """The options of producers and consumers, and the names that Kafka's own clients have for them."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from headrace.client.errors import ClientError
 from headrace.client.options import (
     COMMON_NAMES,
     COMMON_UNUSED,
@@ -17,18 +15,6 @@ from headrace.client.options import (
 )
 
 RETRIES_MAX = (1 << 31) - 1
-
-
-def check_loop(loop: asyncio.AbstractEventLoop | None, what: str) -> None:
-    """A client that has started belongs to the event loop that it started on: used on another, by another thread or a
-    later `asyncio.run`, it would wait for ever. Raises ClientError."""
-    if loop is not None and asyncio.get_running_loop() is not loop:
-        raise ClientError(
-            f"the {what} was started on another event loop: make one for each loop, or use headrace.sync, whose "
-            "clients any thread may call"
-        )
-
-
 PARTITIONERS = ("sticky", "round_robin")
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 RESETS = ("earliest", "latest", "none")

@@ -8,6 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from headrace.client.api.arguments import check_loop
 from headrace.client.api.options import (
     COMPRESSIONS,
     PARTITIONERS,
@@ -16,7 +17,6 @@ from headrace.client.api.options import (
     OptionRefused,
     ProducerOptions,
     ProducerSettings,
-    check_loop,
 )
 from headrace.client.api.serializers import Encode, SerializationFailed, encoder_of, plain_bytes
 from headrace.client.api.transaction import Transaction

@@ -78,7 +78,7 @@ class Telemetry:
     def process(
         self, records: Record | Sequence[Record], *, group: str | None = None, client_id: str = "headrace"
     ) -> Iterator[Any]:
-        """`with telemetry.process(record):` a span around what is done with a record, within the trace of who sent it.
+        """`with telemetry.process(record):` a span around what is done with a record, within the trace of its sender.
 
         Of a batch, the span has links to the traces of its records instead. Listeners do this by themselves.
         """

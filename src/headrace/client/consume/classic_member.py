@@ -43,7 +43,7 @@ class ClassicMember(Membership):
         self._is_cooperative = self._assignors == [COOPERATIVE_STICKY]
         self._must_join = True
         self._watched: dict[str, int] = {}
-        """Partitions of each topic at the last join, for who leads the group to notice that there are more."""
+        """Partitions of each topic at the last join, for whoever leads the group to notice that there are more."""
         self._leads = False
         self._joins = subscription.cluster.beside()
         """A join is answered when all members have joined: on connections of its own it holds back nothing else."""

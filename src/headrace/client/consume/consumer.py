@@ -16,8 +16,8 @@ from headrace.client.admin.groups import TopicPartition
 from headrace.client.consume.fetcher import Fetcher, FetchOptions
 from headrace.client.consume.membership import Membership, matching, refresh_all
 from headrace.client.consume.offsets import EXPELLED, GroupOffsets, is_transient
-from headrace.client.consume.places import Chunk, Place, Start
-from headrace.client.consume.records import Record, TopicPartition as NamedPartition
+from headrace.client.consume.places import Chunk, Handed, Place, Start
+from headrace.client.consume.records import TopicPartition as NamedPartition
 from headrace.client.errors import ClientError, RequestFailed, RequestTimedOut
 from headrace.client.net.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, NO_TOPIC, Cluster, may_pass
 from headrace.errors import Err
@@ -48,7 +48,7 @@ class Listeners:
         await self._tell(self._revoked, partitions)
 
     async def lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """They already belong to another member; told as revoked to who does not ask for the difference."""
+        """They already belong to another member; told as revoked to whoever does not ask for the difference."""
         await self._tell(self._lost or self._revoked, partitions)
 
     async def _tell(self, callback: Callback | None, partitions: Iterable[TopicPartition]) -> None:
@@ -56,30 +56,6 @@ class Listeners:
             told = callback(frozenset(NamedPartition(*at) for at in partitions))
             if inspect.isawaitable(told):
                 await told
-
-
-class Handed:
-    """What was handed out last and is not known to be passed: records of one partition, up to the current one."""
-
-    __slots__ = ("current", "place", "raw", "records", "seeks")
-
-    def __init__(self, place: Place, records: list[Record]) -> None:
-        self.place = place
-        self.records = records
-        self.raw = records
-        """As they were read, where `records` are what deserializers have made of them: what is given back is of these,
-        since it will be deserialized again."""
-        self.seeks = place.seeks
-        self.current: Record | None = None
-        """The one that is being worked on, for who takes them one by one; None: all of them are."""
-
-    @property
-    def position(self) -> int:
-        """Behind what was handed out, and never behind where the log was cut meanwhile."""
-        if self.current is None:
-            return self.place.position
-        behind = self.current.offset + 1
-        return behind if self.place.seeks == self.seeks else min(behind, self.place.position)
 
 
 class ConsumerCore:
@@ -98,7 +74,7 @@ class ConsumerCore:
         self.cluster = cluster
         self.membership: Membership | None = None
         self.handed: Handed | None = None
-        self.fetcher = Fetcher(cluster, self._be_told, options)
+        self.fetcher = Fetcher(cluster, self.note_news, options)
         self.has_news = False
         """Whether the group, or a fetch that failed, wants attention before more is handed out."""
         self._news = asyncio.Event()
@@ -170,8 +146,13 @@ class ConsumerCore:
                 message = f"the topic has {count} partitions, 0 to {count - 1}"
                 raise RequestFailed(f"{topic}-{index}", Err.UNKNOWN_TOPIC_OR_PARTITION, message)
 
-    def _be_told(self) -> None:
+    def note_news(self) -> None:
+        """Whoever takes records one by one stops, and comes back to see to it first."""
         self.has_news = True
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be records for whoever waits for some."""
         self._news.set()
 
     # -- reading
@@ -333,7 +314,8 @@ class ConsumerCore:
 
     async def _notice_topics(self) -> bool:
         """Without a group, which would tell: let go of topics that were deleted and made again, since a position in the
-        old one means nothing in the new one. Whether there were any: they are read from their start then."""
+        old one means nothing in the new one. Whether there were any: they begin anew then, where `auto_offset_reset`
+        says."""
         if self._looks == self.cluster.looks:
             return False
         self._looks = self.cluster.looks
@@ -494,7 +476,7 @@ class ConsumerCore:
         named = {} if self.membership is None else self.membership.topic_ids
         ids = {topic: named[topic] for topic, _ in wanted if topic in named}
         ids |= {at[0]: place.topic_id for at, place in here.items()}
-        # Only of a topic that was read may it be passed over that it is gone: a name that is misspelt is told.
+        # That a topic is gone is passed over only if it was read: a misspelt name is an error.
         topics = self.cluster.topics
         if strange := [
             at for at in wanted
@@ -536,7 +518,7 @@ class ConsumerCore:
         self._commits.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), ClientError):
             self._commit_failure = error
-            self._be_told()
+            self.note_news()
 
     async def _commit_passed(self) -> None:
         """By itself: one that is late is made up for by the next."""

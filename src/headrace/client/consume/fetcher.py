@@ -208,7 +208,7 @@ class Fetcher:
         return None
 
     def take_chunk(self) -> tuple[Place, Chunk] | None:
-        """All that one fetch brought of one partition, for who takes it apart in columns."""
+        """All that one fetch brought of one partition, for whoever takes it apart in columns."""
         while self._queue:
             place = self._queue.popleft()
             place.in_queue = False

@@ -1,4 +1,4 @@
-"""A group's committed offsets and the way to its coordinator, for members of the group and for who only commits."""
+"""A group's committed offsets and the way to its coordinator, for members of the group and for whoever only commits."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping

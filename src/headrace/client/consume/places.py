@@ -34,7 +34,7 @@ class Chunk:
         """Behind the last whole batch: control batches and what compaction has removed end a fetch without a record."""
         self.size_bytes = size_bytes
         self.raw: tuple[object, tuple[tuple[int, int], ...]] | None = None
-        """The bytes and the aborted transactions in them, for who takes them apart in columns."""
+        """The bytes and the aborted transactions in them, for whoever takes them apart in columns."""
 
 
 class Place:
@@ -194,3 +194,27 @@ class Place:
             self._ready = records + self._ready[self._ready_at :]
             self._ready_at = 0
             self.position = records[0].offset
+
+
+class Handed:
+    """What was handed out last and is not known to be passed: records of one partition, up to the current one."""
+
+    __slots__ = ("current", "place", "raw", "records", "seeks")
+
+    def __init__(self, place: Place, records: list[Record]) -> None:
+        self.place = place
+        self.records = records
+        self.raw = records
+        """As they were read, where `records` are what deserializers have made of them: what is given back is of these,
+        since it will be deserialized again."""
+        self.seeks = place.seeks
+        self.current: Record | None = None
+        """The one that is being worked on, for whoever takes them one by one; None: all of them are."""
+
+    @property
+    def position(self) -> int:
+        """Behind what was handed out, and never behind where the log was cut meanwhile."""
+        if self.current is None:
+            return self.place.position
+        behind = self.current.offset + 1
+        return behind if self.place.seeks == self.seeks else min(behind, self.place.position)

@@ -91,7 +91,7 @@ class _Frames(asyncio.BufferedProtocol):
         while used - pos >= 4:
             (length,) = LENGTH.unpack_from(buffer, pos)
             if not 4 <= length <= self._connection.frame_bytes_max:
-                self._connection._fail(self._connection._wrong_length(bytes(buffer[pos : pos + 4]), length))
+                self._connection.fail(self._connection._wrong_length(bytes(buffer[pos : pos + 4]), length))
                 return
             start = pos + 4
             pos = start + length
@@ -218,7 +218,7 @@ class Connection:
         return await self._exchange(API[key], version, body, timeout_s)
 
     async def post(self, key: ApiKey, body: Any, *, version_max: int | None = None) -> "asyncio.Future[Any]":
-        """Send `body` and return the answer to come: for who must know in which order requests left.
+        """Send `body` and return the answer to come: for whoever must know in which order requests left.
 
         The caller sets the time limit, and closes the connection when it has passed.
         """
@@ -249,7 +249,7 @@ class Connection:
     def start(self, frame_of: Callable[[int], bytes], sink: Sink) -> None:
         """Send the frame made for a correlation id, and have the answer's bytes put into `sink`, without its length.
 
-        No codec, no task and no future: for who asks often and knows the two by hand. Raises ClientError when the
+        No codec, no task and no future: for whoever asks often and knows the two by hand. Raises ClientError when the
         connection is gone. The time limit is the caller's, and so is how much is in flight. Not for connections that
         log in, which may be doing so again.
         """
@@ -270,12 +270,22 @@ class Connection:
         """The id of the request that waits for its answer longest."""
         return next(iter(self._waiting), None)
 
-    def fail(self, error: ClientError) -> None:
-        """Close it, and tell all that wait on it why."""
-        self._fail(error)
+    def fail(self, failure: ClientError) -> None:
+        """The end of the connection: all that wait on it are told why. Only the first reason counts."""
+        if self._failure is None:
+            self._failure = failure
+            if isinstance(self._renewal, asyncio.TimerHandle):
+                self._renewal.cancel()
+            if self._transport is not None:
+                self._transport.abort()
+        self._writable.set()
+        waiting, self._waiting = self._waiting, {}
+        for one in waiting.values():
+            if not one.answer.done():
+                one.answer.set_exception(self._failure)
 
     def close(self) -> None:
-        self._fail(ConnectionLost(f"the connection to {self.peer} was closed here"))
+        self.fail(ConnectionLost(f"the connection to {self.peer} was closed here"))
 
     # -- connecting
 
@@ -325,9 +335,9 @@ class Connection:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 await self._log_in()
         except TimeoutError:
-            self._fail(ConnectionLost(f"{self.peer} did not renew the login within {REQUEST_TIMEOUT_S:g} s"))
+            self.fail(ConnectionLost(f"{self.peer} did not renew the login within {REQUEST_TIMEOUT_S:g} s"))
         except ClientError as error:
-            self._fail(error)
+            self.fail(error)
         finally:
             self._release()
 
@@ -357,7 +367,7 @@ class Connection:
                 return await answer
         except TimeoutError:
             failure = RequestTimedOut(f"{self.peer} did not answer {api.name} within {timeout_s:g} s")
-            self._fail(failure)
+            self.fail(failure)
             raise failure from None
         finally:
             # One that was cancelled stays in `_waiting`: its answer still comes, and has to be passed over.
@@ -405,7 +415,7 @@ class Connection:
         (correlation_id,) = LENGTH.unpack_from(frame)
         waiting = self._waiting.pop(correlation_id, None)
         if waiting is None:
-            self._fail(NotKafka(f"{self.peer} answered a request that was never sent (id {correlation_id})"))
+            self.fail(NotKafka(f"{self.peer} answered a request that was never sent (id {correlation_id})"))
             return
         if waiting.answer.done():
             return
@@ -417,7 +427,7 @@ class Connection:
         except ProtocolError as error:
             failure = NotKafka(f"{self.peer} sent a {waiting.api.name} answer that cannot be read: {error}")
             waiting.answer.set_exception(failure)
-            self._fail(failure)
+            self.fail(failure)
             return
         waiting.answer.set_result(message)
 
@@ -438,21 +448,7 @@ class Connection:
         hung_up_at_once = error is None and self._first_id > 0 and self._first_id in self._waiting
         if hung_up_at_once and self.security.credentials is None:
             failure = ConnectionLost(f"{failure}; {diagnosis.login_wanted(self.security)}")
-        self._fail(failure)
-
-    def _fail(self, failure: ClientError) -> None:
-        """The end of the connection, whatever the reason; only the first one counts."""
-        if self._failure is None:
-            self._failure = failure
-            if isinstance(self._renewal, asyncio.TimerHandle):
-                self._renewal.cancel()
-            if self._transport is not None:
-                self._transport.abort()
-        self._writable.set()
-        waiting, self._waiting = self._waiting, {}
-        for one in waiting.values():
-            if not one.answer.done():
-                one.answer.set_exception(self._failure)
+        self.fail(failure)
 
 
 def _answer_version(waiting: _Waiting, frame: bytes | bytearray | memoryview) -> int:

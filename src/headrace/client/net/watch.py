@@ -47,7 +47,7 @@ class Watch:
         self._timer: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
         self._oldest: dict[Connection, tuple[int, float]] = {}
-        """The request that each connection owes an answer to for longest, and since when it is seen to."""
+        """The request of each connection that has waited longest for its answer, and when it was first seen."""
         self._pause_s = LOOK_S
         self._next_s = 0.0
 
@@ -97,7 +97,7 @@ class Watch:
                 if listed is None or address not in listed:
                     continue  # one that is starting, or fenced, knows no better of the others than of itself
                 for suspect in suspects:
-                    # By another address than brokers advertise, as a bootstrap server may have, nothing can be told.
+                    # An address that no broker advertises, such as a bootstrap server's, is on nobody's list.
                     at = suspect.host, suspect.port
                     if at in known and at not in listed and suspect.is_open:
                         log.warning("%s owes an answer, and the other brokers say that it is gone", suspect.peer)

@@ -18,7 +18,7 @@ def _standing(transaction: Transaction | None, place: Place) -> Standing:
         return Standing.UNKNOWN
     later_by = transaction.producer_epoch - place.producer_epoch
     if not transaction.state.may_expire:
-        # One that is open without this partition, or by another epoch, came later than what is open there.
+        # One that is open without this partition, or in another epoch, is later than what is open there.
         is_it = later_by == 0 or (transaction.state.is_prepared and later_by == 1)
         is_in_it = (place.topic, place.partition) in transaction.partitions
         return Standing.OPEN if is_it and is_in_it else Standing.UNKNOWN

@@ -22,6 +22,8 @@ EPOCH_BUMP_FROM = 2
 """The transaction version whose clients get a new epoch with the end of each transaction."""
 
 TopicPartition = tuple[str, int]
+Errors = dict[TopicPartition, Err]
+"""What is told of each partition."""
 
 
 class TransactionState(IntEnum):

@@ -32,7 +32,7 @@ class Standing(IntEnum):
     """What a coordinator knows of one."""
 
     UNKNOWN = 0
-    """It is none of its own, or it is over."""
+    """It does not have this transaction, or it is over."""
     OPEN = 1
     """Its end is still to come."""
     COMMITTED = 2
@@ -56,7 +56,7 @@ def question_tag(places: list[Place]) -> dict[int, bytes]:
 
 
 def places_in(tags: Tags) -> list[Place] | None:
-    """None: nobody asks. Bytes that are none of it are another's, and passed over."""
+    """None: the request does not ask. Bytes that cannot be read are somebody else's, and passed over."""
     found = value_of(tags, LEFT_OPEN_TAG)
     if found is None:
         return None

@@ -412,7 +412,7 @@ class ZooKeeperQuorum:
         planned = plan(delta, loader.image, records, self._epoch, MULTI_BYTES_MAX).over(self._there)
         largest = planned.largest
         if largest is not None and size_of(largest) > MULTI_BYTES_MAX:
-            # A znode does not become smaller by steps, the first of which would be taken and not undone.
+            # To divide the change would not make the znode smaller, and would leave the first part of it done.
             raise KafkaError(Err.RECORD_LIST_TOO_LARGE, f"{largest.path} would be larger than ZooKeeper takes")
         if planned.size > MULTI_BYTES_MAX:
             return self._append_halves(records)

@@ -57,7 +57,7 @@ async def _read_tree(session: Session, thorough: bool) -> Tree:
             return tree
         for path, children in await _all(lists, session.children):
             if children is None and path in reading.LISTED:
-                # Made before anything else. Taken for an empty one, it would delete what brokers have.
+                # It is made before anything else. If it were taken for empty, brokers would delete what they have.
                 raise QuorumError(f"{path} is missing in ZooKeeper")
             tree.children[path] = children or []
         for path, found in await _all(nodes, session.get):

@@ -12,7 +12,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
 
-from headrace.broker.runtime import DEFAULT_SOCKETS, SocketOptions
+from headrace.broker.runtime import DEFAULT_SOCKETS, SocketOptions, keep_memory
 from headrace.clock import Clock, LoopSchedule, Schedule
 from headrace.storage.compaction import Compaction, compact
 from headrace.storage.files import Disk
@@ -310,9 +310,7 @@ class _ProcessWide:
         self.dice = random.getstate()
         self.gc_callbacks = list(gc.callbacks)
         self.gc_threshold = gc.get_threshold()
-        gc.set_threshold(50_000, 20, 50)
-        gc.collect()
-        gc.freeze()
+        keep_memory()
 
     def restore(self) -> None:
         random.setstate(self.dice)

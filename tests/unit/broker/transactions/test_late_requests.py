@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.transactions.membership import Errors, Membership
+from headrace.broker.transactions.membership import Membership
+from headrace.coordinator.transactions.transaction import Errors
 from headrace.errors import Err
 from headrace.metadata.names import TRANSACTIONS_TOPIC
 from headrace.protocol import messages as m

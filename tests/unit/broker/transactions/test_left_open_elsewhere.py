@@ -9,9 +9,8 @@ import pytest
 
 from headrace.broker.transactions import left_open
 from headrace.broker.transactions.left_open import LeftOpen, Shards
-from headrace.broker.transactions.markers import Errors
 from headrace.coordinator.transactions.shard import Markers
-from headrace.coordinator.transactions.transaction import TopicPartition
+from headrace.coordinator.transactions.transaction import Errors, TopicPartition
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.codec import CODECS

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
-from headrace.broker.transactions.markers import PORTION, RETRY_S, TURN_S, Errors, MarkerSender
+from headrace.broker.transactions.markers import PORTION, RETRY_S, TURN_S, MarkerSender
 from headrace.coordinator.transactions.shard import Markers
-from headrace.coordinator.transactions.transaction import TopicPartition
+from headrace.coordinator.transactions.transaction import Errors, TopicPartition
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 from headrace.protocol.codec import CODECS

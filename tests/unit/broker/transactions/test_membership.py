@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 
-from headrace.broker.transactions.membership import Ability, Errors, Membership, told
-from headrace.coordinator.transactions.transaction import TopicPartition
+from headrace.broker.transactions.membership import Ability, Membership, told
+from headrace.coordinator.transactions.transaction import Errors, TopicPartition
 from headrace.errors import Err, KafkaError
 from headrace.protocol import messages as m
 
