@@ -24,6 +24,7 @@ import kafka
 from confluent_kafka import aio as confluent_aio
 
 import headrace
+from bench import python_ceilings as ceilings
 from headrace.testing.broker import TestBroker
 
 SENDS = 300
@@ -331,10 +332,19 @@ GOALS = [
 ]
 SEND_GOALS = [("confluent-kafka produce+flush", 1.2), ("aiokafka send_and_wait", 1.0)]
 LATENCY = "one send, median ms"
+CEILING = "a client that does next to nothing"
+ABOVE = {
+    "100 B out": ("headrace send_table", "confluent-kafka produce"),
+    "1 KB out": ("headrace send_table", "confluent-kafka produce"),
+    "100 B in": ("headrace tables", "confluent-kafka consume"),
+    "1 KB in": ("headrace tables", "confluent-kafka consume"),
+}
+"""Which rows are compared with what the broker gives."""
 
 
 Figures = dict[str, dict[str, tuple[float, float]]]
-"""What was done -> by whom -> records per second and microseconds of processor time for each; or milliseconds and 0."""
+"""What was done -> by whom -> records per second and microseconds of processor time for each; or milliseconds and 0.
+Of the ceilings it is the broker's time."""
 
 
 def measure(count: int, turns: int, folder: Path) -> Figures:
@@ -354,6 +364,13 @@ def measure(count: int, turns: int, folder: Path) -> Figures:
                 for name, read in IN.items():
                     cost = asyncio.run(read(boot, f"in-{size}", records))
                     _keep(found, f"{name_of_size} in", name, records, cost)
+                asyncio.run(_create(boot, f"out-{size}-{turn}"))
+                ready = ceilings.out(boot, f"out-{size}-{turn}", value, 2 * records, broker.pid)
+                asyncio.run(_delete(boot, f"out-{size}-{turn}"))
+                _keep_best(found, CEILING, f"{name_of_size} out", *ready)
+                _keep_best(
+                    found, CEILING, f"{name_of_size} in", *ceilings.back_in(boot, f"in-{size}", records, broker.pid)
+                )
         for turn in range(turns):
             for number, (name, send) in enumerate(SEND.items()):
                 asyncio.run(_create(boot, f"one-{turn}-{number}"))
@@ -361,13 +378,19 @@ def measure(count: int, turns: int, folder: Path) -> Figures:
                 row = found.setdefault(LATENCY, {})
                 median_ms = times[len(times) // 2] * 1000
                 row[name] = (min(median_ms, row.get(name, (median_ms, 0))[0]), 0.0)
+            asyncio.run(_create(boot, f"one-{turn}"))
+            median_ms = ceilings.one(boot, f"one-{turn}", b"x" * 100, SENDS, WARM)
+            row[CEILING] = (min(median_ms, row.get(CEILING, (median_ms, 0))[0]), 0.0)
     return found
 
 
 def _keep(found: Figures, what: str, name: str, records: int, cost: Cost) -> None:
-    """The best turn of each."""
+    _keep_best(found, what, name, records / cost.wall_s, cost.cpu_s / records * 1e6)
+
+
+def _keep_best(found: Figures, what: str, name: str, rate: float, cpu_us: float) -> None:
+    """Of all turns."""
     row = found.setdefault(what, {})
-    rate, cpu_us = records / cost.wall_s, cost.cpu_s / records * 1e6
     before = row.get(name, (0.0, cpu_us))
     row[name] = max(rate, before[0]), min(cpu_us, before[1])
 
@@ -386,7 +409,10 @@ def page(found: Figures) -> str:
         ratio = found[LATENCY]["headrace send"][0] / found[LATENCY][theirs][0]
         is_met = "yes" if ratio <= goal else "**no**"
         lines.append(f"| headrace send | {theirs} | time of one | {ratio:.2f}x | | ≤ {goal:g}x | {is_met} |")
+    lines += ["", *ceiling_lines(found)]
     for what, rows in found.items():
+        if what == CEILING:
+            continue
         if what == LATENCY:
             lines += ["", "| one awaited send | median |", "|---|---:|"]
             lines += [f"| {name} | {ms:.3f} ms |" for name, (ms, _) in rows.items()]
@@ -394,6 +420,22 @@ def page(found: Figures) -> str:
             lines += ["", f"| {what} | records/s | CPU of the client |", "|---|---:|---:|"]
             lines += [f"| {name} | {rate:,.0f} | {cpu:.2f} us |" for name, (rate, cpu) in rows.items()]
     return "\n".join([*lines, ""])
+
+
+def ceiling_lines(found: Figures) -> list[str]:
+    """How much of what is possible the columnar calls take."""
+    lines = [
+        "What is possible: a client that does next to nothing writes batches that were made before into a blocking",
+        "socket, or throws away what it has fetched. It is as fast as the broker, the kernel and the cores let any",
+        "client be. Where that is less than 5x confluent-kafka, no client reaches 5x here.",
+        "",
+        "| | such a client | of it, Headrace | against confluent-kafka | CPU of the broker |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for what, (rate, broker_us) in found[CEILING].items():
+        ours, theirs = (found[what][name][0] for name in ABOVE[what])
+        lines.append(f"| {what} | {rate:,.0f} | {ours / rate:.0%} | {rate / theirs:.1f}x | {broker_us:.2f} us |")
+    return lines
 
 
 def page_head() -> list[str]:
