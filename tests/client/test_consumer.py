@@ -205,7 +205,7 @@ def test_wrong_use_says_what_to_do(broker: TestBroker) -> None:
             while not consumer.assignment():
                 await consumer.poll(0.1)
             for unknown, words in (
-                ((topic, 77), "the topic has 1 partitions, 0 to 0"),
+                ((topic, 77), "the topic has 1 partition, number 0"),
                 (("no", 0), "no topic of this"),
             ):
                 with pytest.raises(headrace.RequestFailed, match=words):

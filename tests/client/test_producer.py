@@ -176,7 +176,7 @@ def test_wrong_types_say_what_to_do(broker: TestBroker) -> None:
                 ("the timestamp is -1", topic, b"", {"timestamp": -1}),
                 ("a header is 'a'", topic, b"", {"headers": "ab"}),
                 ("the name of a header is 1", topic, b"", {"headers": [(1, b"")]}),
-                ("the topic has 1 partitions, 0 to 0", topic, b"", {"partition": 3}),
+                ("the topic has 1 partition, number 0", topic, b"", {"partition": 3}),
                 ("the topic is 7", 7, b"", {}),  # type: ignore[list-item]
                 ("there is no topic of this name: create it", "nowhere", b"", {}),
                 ("'a b' is not a topic name", "a b", b"", {}),

@@ -61,7 +61,7 @@ def test_what_is_no_table_of_records_is_refused(broker: TestBroker) -> None:
             for bad in ([1], pa.table({"a": [1]})):
                 with pytest.raises(headrace.ClientError, match="with a column value"):
                     await producer.send_table(topic, bad)
-            with pytest.raises(headrace.RequestFailed, match="1 partitions, 0 to 0"):
+            with pytest.raises(headrace.RequestFailed, match="1 partition, number 0"):
                 await producer.send_table(topic, table_of(1), partition=4)
         async with headrace.Consumer(topic, bootstrap=broker.bootstrap, **QUICK) as consumer:
             with pytest.raises(headrace.ClientError, match="there is no column 'nothing'"):

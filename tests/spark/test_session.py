@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.spark.launch.class_cache import provide_java
 from headrace.spark.launch.java import JavaMissing, find_java, runtime_at
 from headrace.spark.launch.launcher import Launcher, launcher_for
 from headrace.spark.launch.session import CONTEXT_LOGGERS
@@ -58,6 +59,14 @@ def test_java_asked_for_and_unfit_is_refused_by_name(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", "11.0.1")
     with pytest.raises(JavaMissing, match=r"HEADRACE_JAVA=.*old is no Java 17\+"):
         find_java({"HEADRACE_JAVA": str(old), "PATH": ""})
+
+
+def test_a_machine_without_bash_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    before = os.environ.get("JAVA_HOME")
+    with pytest.raises(JavaMissing, match="bash is not on the PATH"):
+        provide_java(build_cache=False)
+    assert os.environ.get("JAVA_HOME") == before
 
 
 def test_version_is_asked_of_the_binary_where_no_file_tells(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 They go through requests that Kafka serves to clients, so it works against Apache Kafka too.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import typer
@@ -24,6 +25,8 @@ SOURCES: dict[int, str] = {
     ConfigSource.DEFAULT: "default",
     ConfigSource.GROUP: "this group",
 }
+PREFIXED = "listener.name."
+"""Begins the names of options for one listener, which brokers do not list."""
 DEFAULTS = (ConfigSource.DEFAULT, ConfigSource.UNKNOWN)
 
 BROKER = typer.Option(None, "--broker", metavar="ID", min=0, help="The options of this broker.", show_default=False)
@@ -139,6 +142,8 @@ def alter(
     async def work(admin: Admin) -> None:
         if unset:
             await refuse_unknown_unset(admin, entity, unset)
+        if entity.resource is Resource.BROKER:
+            refuse_misspelt(changes, await admin.describe_configs(*await _describing(admin, entity)))
         await admin.alter_configs(*entity, set=changes, unset=unset)
 
     with_admin(bootstrap, work)
@@ -151,11 +156,25 @@ def alter(
 
 async def refuse_unknown_unset(admin: Admin, entity: Entity, unset: list[str]) -> None:
     """A broker takes a name that it does not know for one that is not set. Raises ClientError."""
-    described = entity
+    refuse_unknown(unset, await admin.describe_configs(*await _describing(admin, entity)), entity, "--unset ")
+
+
+async def _describing(admin: Admin, entity: Entity) -> Entity:
+    """Who knows what there is to set."""
     if entity.resource is Resource.BROKER and not entity.name:
         # All brokers together have only what is set for them; what there is to set, any of them knows.
-        described = Entity(Resource.BROKER, str((await admin.describe_cluster()).brokers[0].node_id))
-    refuse_unknown(unset, await admin.describe_configs(*described), entity, "--unset ")
+        return Entity(Resource.BROKER, str((await admin.describe_cluster()).brokers[0].node_id))
+    return entity
+
+
+def refuse_misspelt(changes: Iterable[str], entries: list[ConfigEntry]) -> None:
+    """Brokers keep settings that they do not know, since a plugin of theirs may: nothing would come of a name with a
+    letter missing. Raises ClientError."""
+    known = {entry.name for entry in entries}
+    for name in changes:
+        meant = "" if name in known or name.startswith(PREFIXED) else suggestion(name, known)
+        if meant:
+            raise ClientError(f"--set {name}: there is no such broker option{meant}")
 
 
 def refuse_unknown(names: list[str], entries: list[ConfigEntry], entity: Entity, before: str = "") -> None:

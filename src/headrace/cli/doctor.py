@@ -65,14 +65,15 @@ def doctor(
     Tries every address that the cluster advertises, and looks at data folder, disk space, file limits and the clock.
     """
     cluster, machine = asyncio.run(check_cluster(bootstrap)), list(check_machine(data))
-    bad = sum(finding.verdict is Verdict.BAD for finding in (*cluster, *machine))
+    bad, noted = (sum(one.verdict is kind for one in (*cluster, *machine)) for kind in (Verdict.BAD, Verdict.NOTE))
     if as_json:
         facts = {"cluster": [one._asdict() for one in cluster], "machine": [one._asdict() for one in machine]}
         print_json({"healthy": not bad, "bootstrap": bootstrap, "data": str(data.absolute()), **facts})
     else:
         _print_findings(f"Cluster at {bootstrap}", cluster)
         _print_findings(f"This machine, data in {data.absolute()}", machine)
-        console().print(f"[red]{counted(bad, 'thing')} to mend[/]" if bad else "[green]all is well[/]")
+        well = f"[yellow]nothing to mend, {counted(noted, 'thing')} to know[/]" if noted else "[green]all is well[/]"
+        console().print(f"[red]{counted(bad, 'thing')} to mend[/]" if bad else well)
     if bad:
         raise typer.Exit(1)
 

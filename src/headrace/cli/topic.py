@@ -33,6 +33,7 @@ from headrace.client.net.cluster import Topic
 from headrace.errors import Err
 from headrace.storage.checkpoints import encode_uuid
 from headrace.terminal import print_table, shown, size_text
+from headrace.tools.ranges import describe as describe_topic
 
 app = command_group("Create, list, describe, delete and alter topics.", no_args_is_help=True)
 
@@ -149,7 +150,7 @@ def describe(
 
 
 async def _describe(admin: Admin, name: str) -> dict[str, Any]:
-    topic = await admin.describe_topic(name)
+    topic = await describe_topic(admin, name)
     configs = await admin.describe_configs(Resource.TOPIC, name)
     led = [index for index, partition in topic.partitions.items() if partition.leader >= 0]
     starts, ends, replicas = await asyncio.gather(

@@ -241,13 +241,18 @@ def main() -> int:
             sys.stdout.write(json.dumps(words) + "\n")
             sys.stdout.flush()
 
+    from headrace.spark.launch.java import JavaMissing
     from headrace.spark.launch.session import spark_session
 
     ended = threading.Event()
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=listen_to, args=(orders, ended, os.getppid()), daemon=True).start()
     log = Path(options["folder"]) / "spark.log"
-    spark = spark_session(options.get("master", "local[2]"), "headrace demo", settings(options), log_file=log)
+    try:
+        spark = spark_session(options.get("master", "local[2]"), "headrace demo", settings(options), log_file=log)
+    except JavaMissing as error:
+        say(failed=str(error))
+        return 1
     try:
         say(session=spark.version)
         listen(spark, say)

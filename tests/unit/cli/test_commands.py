@@ -105,6 +105,9 @@ def test_topics_from_birth_to_death(command: Command, headrace: HeadraceProcess)
     assert (code, out) == (1, "created cli-c: 1 partition, replication factor 1\n") and "'cli-a' was not created" in err
     text = command("topic", "describe", "cli-a", "cli-b", *at)[1]
     assert "  segment.ms=9000\n" in text and "PARTITION  LEADER  REPLICAS  IN SYNC" in text
+    assert command("topic", "describe", "cli-aa", *at) == (
+        1, "", "headrace: there is no topic 'cli-aa': did you mean 'cli-a'?\n"
+    )  # fmt: skip
     code, out, err = command("cluster", "quorum", "remove", 1, "--yes", *at)
     assert (code, out) == (1, "") and err.startswith("headrace: node 1 is the only voter")
     assert command("topic", "delete", "cli-a", "cli-b", *at) == (0, "deleted cli-a\ndeleted cli-b\n", "")
@@ -298,6 +301,7 @@ def test_a_broker_that_does_not_tell_of_its_disks_is_not_waited_for(
     fake.handlers[ApiKey.DESCRIBE_LOG_DIRS] = lambda request, version: SILENT
     code, out, _ = command("doctor", "-b", fake.address, "--data", tmp_path)
     assert "! broker 1 does not say how full its disks are" in out and code == 0
+    assert "all is well" not in out and re.search(r"nothing to mend, \d+ things? to know\n", out)
 
 
 def test_brackets_are_shown(command: Command, tmp_path: Path) -> None:

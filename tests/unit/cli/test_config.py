@@ -76,11 +76,19 @@ def test_topics_and_groups_have_options_too(call: Call) -> None:
         (("describe", "log.retention.mss", "--broker", "1"), "no such broker option (did you mean log.retention.ms?)"),
         (("alter", "--all-brokers", "--unset", "log.retention.mss"), "did you mean log.retention.ms?"),
         (("alter", "--broker", "1", "--set", "log.dirs=/tmp"), "log.dirs"),
+        (("alter", "--broker", "1", "--set", "log.cleaner.thread=2"), "did you mean log.cleaner.threads?"),
+        (("alter", "--all-brokers", "--set", "log.retention.mss=5"), "did you mean log.retention.ms?"),
     ],
 )
 def test_what_cannot_be_is_said(call: Call, words: tuple[str, ...], said: str) -> None:
     code, out, err = call("config", *words)
     assert code == 1 and not out and said in err and len(err.splitlines()) == 1
+
+
+def test_an_option_that_only_a_plugin_knows_is_set(call: Call) -> None:
+    for name in ("my.plugin.limit", "listener.name.plaintext.max.connections"):
+        assert call("config", "alter", "--broker", "1", "--set", f"{name}=5")[0] == 0
+        assert call("config", "alter", "--broker", "1", "--unset", name)[0] == 0
 
 
 @pytest.fixture

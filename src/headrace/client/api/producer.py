@@ -21,7 +21,7 @@ from headrace.client.api.options import (
 from headrace.client.api.serializers import Encode, SerializationFailed, encoder_of, plain_bytes
 from headrace.client.api.transaction import Transaction
 from headrace.client.errors import ClientError, NotReady, RequestFailed, RequestTimedOut
-from headrace.client.net.cluster import Cluster
+from headrace.client.net.cluster import Cluster, no_partition
 from headrace.client.options import choose, read_settings
 from headrace.client.produce.deliveries import Delivery, OpenBatch, RecordMetadata, WrittenBatch
 from headrace.client.produce.limits import IN_FLIGHT_MAX
@@ -472,9 +472,7 @@ def _milliseconds(given: int | datetime) -> int:
 def _no_partition(topic: str, partition: Any, count: int) -> ClientError:
     if type(partition) is not int:
         return ClientError(f"the partition is {partition!r}: give its number")
-    return RequestFailed(
-        f"{topic}-{partition}", Err.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has {count} partitions, 0 to {count - 1}"
-    )
+    return no_partition(topic, partition, count)
 
 
 def _too_large(topic: str, size: int, limit: int) -> RequestFailed:

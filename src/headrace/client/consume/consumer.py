@@ -19,7 +19,7 @@ from headrace.client.consume.offsets import EXPELLED, GroupOffsets, is_transient
 from headrace.client.consume.places import Chunk, Handed, Place, Start
 from headrace.client.consume.records import TopicPartition as NamedPartition
 from headrace.client.errors import ClientError, RequestFailed, RequestTimedOut
-from headrace.client.net.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, NO_TOPIC, Cluster, may_pass
+from headrace.client.net.cluster import BACKOFF_S_MAX, BACKOFF_S_MIN, NO_TOPIC, Cluster, may_pass, no_partition
 from headrace.errors import Err
 
 log = logging.getLogger(__name__)
@@ -142,9 +142,7 @@ class ConsumerCore:
             if known is None:
                 raise RequestFailed(f"topic {topic!r}", Err.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC)
             if index not in known.partitions:
-                count = len(known.partitions)
-                message = f"the topic has {count} partitions, 0 to {count - 1}"
-                raise RequestFailed(f"{topic}-{index}", Err.UNKNOWN_TOPIC_OR_PARTITION, message)
+                raise no_partition(topic, index, len(known.partitions))
 
     def note_news(self) -> None:
         """Whoever takes records one by one stops, and comes back to see to it first."""

@@ -292,12 +292,7 @@ class Cluster:
         found = await self.topic(topic)
         row = found.partitions.get(partition)
         if row is None:
-            count = len(found.partitions)
-            raise RequestFailed(
-                f"{topic}-{partition}",
-                Err.UNKNOWN_TOPIC_OR_PARTITION,
-                f"the topic has {count} partitions, 0 to {count - 1}",
-            )
+            raise no_partition(topic, partition, len(found.partitions))
         if row.leader < 0:
             raise RequestFailed(f"{topic}-{partition}", Err.LEADER_NOT_AVAILABLE)
         return found, row, await self.broker_connection(row.leader)
@@ -356,6 +351,12 @@ class Cluster:
         """Nothing was sent to a broker that is gone, and what it did another may do soon. A cluster of one has no
         other."""
         return isinstance(error, BrokerUnreachable) and len(self.brokers) > 1
+
+
+def no_partition(topic: str, partition: int, count: int) -> RequestFailed:
+    """What is to be said of a partition that a topic of `count` partitions does not have."""
+    has = "1 partition, number 0" if count == 1 else f"{count} partitions, 0 to {count - 1}"
+    return RequestFailed(f"{topic}-{partition}", Err.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has {has}")
 
 
 def is_retriable(error: ClientError) -> bool:

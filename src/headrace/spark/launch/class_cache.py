@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from headrace.platform import put_session_behind
-from headrace.spark.launch.java import Java, find_java, spark_jars
+from headrace.spark.launch.java import Java, JavaMissing, find_java, spark_jars
 from headrace.spark.launch.launcher import (
     CACHE_VARIABLE,
     TRAINING_VARIABLE,
@@ -35,6 +35,8 @@ def provide_java(*, build_cache: bool = True) -> Java:
     """Set JAVA_HOME of this process so that Spark starts on the Java found; builds the class cache once, in the
     background."""
     java = find_java()
+    if shutil.which("bash") is None:
+        raise JavaMissing("Spark starts Java with scripts for bash, and bash is not on the PATH: install it")
     launcher = launcher_in_use(java, spark_jars())
     os.environ["JAVA_HOME"] = str(launcher.home)
     if build_cache and should_build_class_cache(launcher):

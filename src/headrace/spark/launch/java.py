@@ -18,7 +18,7 @@ BEHIND = "launcher-of"
 
 
 class JavaMissing(RuntimeError):
-    """There is no Java that Spark can run on; the message says what to do."""
+    """There is no Java that Spark can run on, or nothing to start it with; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
