@@ -224,7 +224,7 @@ def test_wrong_use_says_what_to_do(broker: TestBroker) -> None:
                 (topic, "are no partitions: give a list"),
                 ([(topic, "0")], "is no partition: give"),
                 ({(topic, 0): -5}, "offset -5 is none"),
-                ([(topic, 5)], "the topic has 1 partitions"),
+                ([(topic, 5)], "the topic has 1 partition, number 0"),
             ):
                 with pytest.raises(headrace.ClientError, match=words):
                     await consumer.assign(given)  # type: ignore[arg-type]
