@@ -428,11 +428,9 @@ class ProducerCore:
             error = RequestFailed(f"produce to {queue.name}", err_of(row.error_code), row.error_message)
             self._refused(queue, batch, error)
 
-    def _acknowledged(
-        self, queue: PartitionQueue, batch: QueuedBatch, base_offset: int, log_append_time_ms: int
-    ) -> None:
+    def _acknowledged(self, queue: PartitionQueue, batch: QueuedBatch, base_offset: int, append_time_ms: int) -> None:
         queue.acknowledge(batch, base_offset)
-        self._resolve(batch, base_offset, log_append_time_ms)
+        self._resolve(batch, base_offset, append_time_ms)
         if not queue.recovering:
             queue.pause_s = BACKOFF_S_MIN
             self._offer(queue)
@@ -440,13 +438,13 @@ class ProducerCore:
             self._spawn(self._resume(queue))
 
     def _resolve(
-        self, batch: QueuedBatch, base_offset: int, log_append_time_ms: int, error: ClientError | None = None
+        self, batch: QueuedBatch, base_offset: int, append_time_ms: int, error: ClientError | None = None
     ) -> None:
         """The end of a batch, good or bad: its bytes are no longer held, and whose records they are is told."""
         self._buffered_bytes -= len(batch.view)
         if error is not None and self.transactions is not None:
             self.transactions.steps.spoil(error)
-        batch.resolve(base_offset, log_append_time_ms, error)
+        batch.resolve(base_offset, append_time_ms, error)
         source = batch.source
         if source is not None and source.is_done:
             self._unfinished.discard(source)
